@@ -1,0 +1,1 @@
+"""Residual variants: one file per variant, and no other file changes to add one."""
