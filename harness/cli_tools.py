@@ -1,0 +1,123 @@
+"""Commands beside a sweep: recipes, corpora, the editor schema, the environment."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Results = Annotated[Path, typer.Option("--results", help="Folder of all sweeps.")]
+RESULTS = Path("results")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file to the command line."""
+    for command in (recipes, prepare, schema, doctor, new_recipe):
+        app.command(command.__name__.replace("_", "-"))(command)
+
+
+def console() -> Console:
+    """Standard output; wide enough for a whole row where it is a file or a pipe."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=160)
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="One recipe, in full.")] = None,
+    n_layers: Annotated[int, typer.Option(help="Depth at which to state the cost.")] = 12,
+    d_model: Annotated[int, typer.Option(help="Width at which to state the cost.")] = 768,
+) -> None:
+    """List the residual variants with equation, options and cost.
+
+    Example: isoloss recipes block --n-layers 24 --d-model 1024
+    """
+    from harness.show import recipe_page, recipe_table
+
+    shown = (
+        recipe_table(n_layers, d_model) if name is None else recipe_page(name, n_layers, d_model)
+    )
+    screen = console()
+    for part in shown:
+        screen.print(part, markup=False, highlight=False)
+
+
+def prepare(
+    inputs: Annotated[
+        list[Path], typer.Argument(help=".txt, .jsonl(.gz|.zst), .parquet, or a folder of them.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
+    tokenizer: Annotated[
+        str, typer.Option(help="byte, bpe (trained on the corpus), or tiktoken:NAME.")
+    ] = "byte",
+    vocab_size: Annotated[int, typer.Option(help="Vocabulary of bpe.")] = 2048,
+    val_fraction: Annotated[float, typer.Option(help="Share of documents held out.")] = 0.1,
+    text_key: Annotated[str, typer.Option(help="Field of the text in jsonl and parquet.")] = "text",
+) -> None:
+    """Turn text into a token file that a grid can name as `data.corpus`.
+
+    Example: isoloss prepare books/ -o corpora/books --tokenizer bpe --vocab-size 4096
+    """
+    from harness.prepare import prepare as prepare_corpus
+    from harness.show import PrepareProgress
+
+    with PrepareProgress(console()) as progress:
+        info = prepare_corpus(
+            inputs,
+            output,
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+            val_fraction=val_fraction,
+            text_key=text_key,
+            on_progress=progress.update,
+        )
+    print(
+        f"{output}: {info.n_train_tokens:,} training and {info.n_val_tokens:,} validation tokens, "
+        f"vocabulary {info.vocab_size}, {info.val_bytes_per_token:.3f} bytes per token, "
+        f"unigram entropy {info.unigram_entropy_nats:.4f} nats"
+    )
+    print(f"Use it in a grid: data: {{corpus: {output}}}")
+
+
+def schema() -> None:
+    """Print the JSON Schema of grid files, for editors.
+
+    Example: isoloss schema > grid.schema.json
+    """
+    from harness.schema import grid_schema
+
+    print(json.dumps(grid_schema(), indent=2))
+
+
+def doctor(results: Results = RESULTS) -> None:
+    """Check the environment: versions, device, disk, corpora; say what is missing and what to do.
+
+    Example: isoloss doctor
+    """
+    from harness.doctor import examine
+
+    findings = examine(results)
+    for finding in findings:
+        print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
+    raise typer.Exit(0 if all(finding.ok for finding in findings) else 1)
+
+
+def new_recipe(
+    name: Annotated[str, typer.Argument(help="Name of the variant, in snake_case.")],
+    folder: Annotated[Path, typer.Option(help="Folder of the recipes.")] = Path("recipes"),
+) -> None:
+    """Write a new recipe file that trains and passes the contract suite; then edit it.
+
+    Example: isoloss new-recipe my_residual
+    """
+    from harness.scaffold import write_recipe
+
+    path = write_recipe(name, folder)
+    print(f"{path}: a working copy of the standard residual under the name '{name}'")
+    print(f"Next: edit it, then pytest tests/recipes/test_contract.py -k {name}")

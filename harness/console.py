@@ -1,0 +1,157 @@
+"""What the command line shows: tables, numbers with units, and the progress of a sweep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from harness.paths import SweepPaths
+from harness.records import PlannedRun
+from harness.status import RunState, counts, run_state
+
+REFRESH_S = 1.0
+"""Seconds between two looks at the run folders."""
+PLAIN_REPORT_S = 30.0
+"""Seconds between two progress lines where the output is not a terminal."""
+_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def human(value: float | None) -> str:
+    """Three significant digits with an SI prefix: ``1.23M``; ``-`` for what is not known."""
+    if value is None:
+        return "-"
+    for size, prefix in _PREFIXES:
+        if abs(value) >= size:
+            return f"{value / size:.3g}{prefix}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as ``45 s``, ``12 min`` or ``3.4 h``; ``-`` for what is not known."""
+    if seconds is None:
+        return "-"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
+    """A plain table whose first ``left`` columns are text and whose others are numbers."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for index, header in enumerate(headers):
+        made.add_column(
+            header,
+            justify="left" if index < left else "right",
+            overflow="fold" if index < left else "ellipsis",
+        )
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def loss_text(state: RunState) -> str:
+    """Loss with its unit, or a dash."""
+    return "-" if state.loss_nats is None else f"{state.loss_nats:.4f} nats"
+
+
+class SweepProgress:
+    """Shows the progress of the runs of one `isoloss run`.
+
+    On a terminal: a bar for the sweep and one for every run under way. Elsewhere: a line when a
+    run ends and one every half minute.
+    """
+
+    def __init__(self, console: Console, paths: SweepPaths, runs: Sequence[PlannedRun]) -> None:
+        self.console, self.paths = console, paths
+        self.open = list(runs)
+        self.n_runs = len(runs)
+        self.total_flops = sum(run.cost.flops for run in runs) or 1.0
+        self.ended_flops = 0.0
+        self.began = self.last_look = self.last_report = time.monotonic()
+        self.tasks: dict[str, TaskID] = {}
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> SweepProgress:
+        self.bars.start()
+        self.overall = self.bars.add_task(f"{self.n_runs} runs", total=1.0, note="")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.look()
+        self.bars.stop()
+
+    def poll(self) -> None:
+        """Look at the run folders if the last look is old enough."""
+        if time.monotonic() - self.last_look >= REFRESH_S:
+            self.look()
+
+    def look(self) -> None:
+        """Read the open runs, report those that ended, and update the bars."""
+        self.last_look = time.monotonic()
+        states = [run_state(r, self.paths.run(r.run_id), controlled=True) for r in self.open]
+        for state in states:
+            if state.status not in ("running", "queued", "planned"):
+                self._report_end(state)
+        under_way = [state for state in states if state.status == "running"]
+        self._update(under_way)
+
+    def _report_end(self, state: RunState) -> None:
+        self.open.remove(state.run)
+        self.ended_flops += state.run.cost.flops
+        number = self.n_runs - len(self.open)
+        why = f" ({state.reason})" if state.reason else ""
+        line = f"[{number}/{self.n_runs}] {state.run.cell} seed {state.run.config['seed']}"
+        self.console.print(
+            f"{line}: {state.status}{why} {loss_text(state)}", markup=False, highlight=False
+        )
+        if state.run.run_id in self.tasks:
+            self.bars.remove_task(self.tasks.pop(state.run.run_id))
+
+    def _update(self, under_way: list[RunState]) -> None:
+        share = self.ended_flops + sum(_flops_done(state) for state in under_way)
+        left = self._seconds_left(share / self.total_flops)
+        note = f"{self.n_runs - len(self.open)} ended, {duration(left)} left"
+        self.bars.update(self.overall, completed=share / self.total_flops, note=note)
+        for state in under_way:
+            self._update_run(state)
+        if not self.console.is_terminal and self.last_look - self.last_report >= PLAIN_REPORT_S:
+            self.last_report = self.last_look
+            self.console.print(f"{100 * share / self.total_flops:.0f}% of the FLOPs, {note}")
+
+    def _update_run(self, state: RunState) -> None:
+        key = state.run.run_id
+        if key not in self.tasks:
+            self.tasks[key] = self.bars.add_task(f"  {state.run.cell}", total=1.0, note="")
+        share = state.step / state.run.cost.steps
+        self.bars.update(self.tasks[key], completed=share, note=loss_text(state))
+
+    def _seconds_left(self, share: float) -> float | None:
+        elapsed = time.monotonic() - self.began
+        return elapsed * (1 - share) / share if share > 0.01 else None
+
+
+def _flops_done(state: RunState) -> float:
+    return state.run.cost.flops * state.step / state.run.cost.steps
+
+
+def status_line(states: list[RunState]) -> str:
+    """Counts by status in one line."""
+    return ", ".join(f"{count} {status}" for status, count in counts(states).items())

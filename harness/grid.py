@@ -1,0 +1,316 @@
+"""A grid file as a typed sweep: the one entry from YAML to runs.
+
+``load_grid`` reads the whole file, notes every mistake with file, line and dotted path, and only
+then returns. Rules are expanded in :mod:`harness.expand` and typed in :mod:`harness.resolve`. Knows
+nothing of costs or results. Limits: ``tune`` and ``slurm`` are refused, as this version does not
+run them.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+
+from harness import corpora
+from harness.config import Execution, Strict
+from harness.errors import GridError
+from harness.expand import RuleCount, expand, read_rules
+from harness.fields import LEAVES, MAX_SEED, SECTIONS, Choice, Reader, Setting
+from harness.identity import residual_label
+from harness.problems import HINTS, Problems, explain, show, unknown_key
+from harness.resolve import GridRun, Resolver
+from harness.yaml12 import Document, Loc, parse_yaml, read_yaml, sweep_name_fault
+
+S = TypeVar("S", bound=Strict)
+NOT_YET = {
+    "tune": "this version does not search hyperparameters",
+    "slurm": "this version runs grids on this machine only",
+}
+
+
+class Limits(Strict):
+    """What a sweep may cost at most; ``plan`` refuses to exceed it."""
+
+    runs: PositiveInt | None = None
+    """Runs of the whole grid, seeds included."""
+    gpu_hours: PositiveFloat | None = None
+    """Device hours of the whole grid, checked once a throughput is known."""
+
+
+class Mlflow(Strict):
+    """The mirror of the records in MLflow."""
+
+    mode: Literal["direct", "off"] = "direct"
+    """direct: workers log while they train. off: no MLflow at all."""
+
+
+class Analysis(Strict):
+    """How the runs are compared."""
+
+    baseline: str | dict[str, Any] = Field(default="standard")
+    """Arm that multipliers compare with: a label such as block(block_size=4), or its recipe."""
+
+
+TOP_LEVEL = (
+    *("sweep", "base", "axes", "zip", "when", "exclude", "include", "seeds"),
+    *("limits", "tune", "slurm", "mlflow", "analysis", "execution"),
+)
+_SET_BESIDE_BASE = ("sweep", "seeds", "limits", "mlflow", "analysis", "execution")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid file, checked and expanded."""
+
+    file: str
+    text: str
+    overrides: tuple[str, ...]
+    sweep: str
+    runs: tuple[GridRun, ...]
+    """Every run once, in the order of the file."""
+    baseline: str
+    """Arm that multipliers compare with."""
+    execution: Execution
+    limits: Limits
+    mlflow: Mlflow
+    rules: tuple[RuleCount, ...]
+    """What each rule did, in the order of application."""
+    n_repeats: int
+    """Runs that several rules or values asked for; they are run once."""
+    notices: tuple[str, ...]
+    """What is legal but probably not meant, each ``file:line: dotted.path: message``."""
+    document: Document = field(repr=False)
+    """The parsed file, to give later mistakes their place."""
+
+
+def load_grid(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    describe: Callable[[str], corpora.CorpusInfo] = corpora.describe,
+) -> Grid:
+    """Read a grid file and enumerate its runs.
+
+    Parameters
+    ----------
+    path
+        The grid.
+    overrides
+        ``key=value`` texts of ``--set``: dotted fields of ``base``, or keys under ``execution``,
+        ``limits``, ``mlflow``, ``analysis``, ``sweep``, ``seeds``. Values are YAML.
+    describe
+        Looks a corpus up by name or folder.
+
+    Raises
+    ------
+    GridError
+        Every mistake of the file, each once, with file, line and dotted path.
+    """
+    document = read_yaml(path)
+    problems = Problems(document)
+    if not isinstance(document.value, dict):
+        problems.add(
+            (), f"must be a mapping with the keys sweep and base, got {show(document.value)}."
+        )
+        problems.raise_if_any()
+    reader = Reader(problems)
+    settings = _apply_overrides(reader, overrides)
+    value = document.value
+    _check_top_level(reader, value)
+    fault = sweep_name_fault(value)
+    if fault:
+        problems.add(("sweep",), fault)
+    seeds = _seeds(problems, value.get("seeds", [0]))
+    limits = _section(problems, value, "limits", Limits)
+    execution = _section(problems, value, "execution", Execution)
+    mlflow = _section(problems, value, "mlflow", Mlflow)
+    analysis = _section(problems, value, "analysis", Analysis)
+    rules = read_rules(reader, value, settings, seeds)
+    candidates, counts = expand(reader, rules)
+    runs, repeats = Resolver(reader, describe).resolve(candidates)
+    if not problems:
+        _check_count(problems, limits, len(runs))
+    notices = _notices(document, counts, repeats)
+    baseline = _baseline(reader, analysis, "analysis" in value, runs, notices)
+    problems.raise_if_any()
+    return Grid(
+        file=document.file,
+        text=document.text,
+        overrides=tuple(overrides),
+        sweep=value["sweep"],
+        runs=tuple(runs),
+        baseline=baseline,
+        execution=execution,
+        limits=limits,
+        mlflow=mlflow,
+        rules=tuple(counts),
+        n_repeats=sum(repeats.values()),
+        notices=tuple(notices),
+        document=document,
+    )
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep the garbage collector from walking torch's objects while many small ones are made."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _check_top_level(reader: Reader, value: dict[str, Any]) -> None:
+    problems = reader.problems
+    for key in value:
+        if key in NOT_YET:
+            problems.add((key,), f"{NOT_YET[key]} and would ignore '{key}'. Remove the key.")
+        elif key not in TOP_LEVEL:
+            problems.add((key,), _unknown_top_level(key))
+    if value.get("base") is None:
+        problems.add(("base",), "is required and not set: one complete run. Add it.")
+        reader.tainted.update(("residual", *SECTIONS))
+        value["base"] = {}
+
+
+def _unknown_top_level(key: str) -> str:
+    section = key.partition(".")[0]
+    if section in ("residual", "model", "data", "train"):
+        return (
+            f"unknown key '{key}' at the top level; write it under base, or under axes to vary it."
+        )
+    if key in HINTS:
+        return f"unknown key '{key}' at the top level; {HINTS[key]}."
+    leaves = [path for path in LEAVES if path.rpartition(".")[2] == key]
+    if leaves:
+        return f"unknown key '{key}' at the top level; write {leaves[0]} under base."
+    return unknown_key(key, TOP_LEVEL)
+
+
+def _seeds(problems: Problems, value: Any) -> tuple[int, ...]:
+    loc: Loc = ("seeds",)
+    if not isinstance(value, list) or not value:
+        problems.add(loc, f"must be a list of integers such as [0, 1], got {show(value)}.")
+        return (0,)
+    seen: dict[int, int] = {}
+    for i, seed in enumerate(value):
+        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= MAX_SEED:
+            problems.add((*loc, i), f"must be an integer in 0..{MAX_SEED}, got {show(seed)}.")
+        elif seed in seen:
+            problems.add((*loc, i), f"the seed {seed} is given twice. Keep one of the two.")
+        else:
+            seen[seed] = i
+    return tuple(seen) or (0,)
+
+
+def _section(problems: Problems, value: dict[str, Any], name: str, kind: type[S]) -> S:
+    try:
+        return kind.model_validate(value.get(name, {}))
+    except ValidationError as error:
+        mistakes = {item["loc"][:1]: item for item in error.errors(include_url=False)}
+        for loc, item in mistakes.items():
+            problems.add((name, *loc), explain(item, kind.model_fields))
+    return kind()
+
+
+def _apply_overrides(reader: Reader, overrides: Sequence[str]) -> list[Setting]:
+    """Read ``--set`` texts: fields of base become settings, the rest enters the document."""
+    settings: dict[str, Setting] = {}
+    document = reader.problems.document
+    for text in overrides:
+        path, equals, raw = text.partition("=")
+        origin = f"--set {text}"
+        document.origins["--set", text] = origin
+        if not equals or not path:
+            reader.problems.add(("--set", text), "write --set key=value, such as train.lr=1e-3.")
+            continue
+        loc: Loc = ("--set", path)
+        document.origins[loc] = origin
+        try:
+            value = parse_yaml(raw, origin).value
+        except GridError as error:
+            reason = error.problems[0].rpartition(": ")[2]
+            reader.problems.add(loc, f"the value is not YAML: {reason}")
+            continue
+        if path.partition(".")[0] in _SET_BESIDE_BASE:
+            _enter(document, tuple(path.split(".")), value, origin)
+        else:
+            settings.update((s.path, s) for s in reader.setting(path, value, loc))
+    return list(settings.values())
+
+
+def _enter(document: Document, loc: Loc, value: Any, origin: str) -> None:
+    """Put an overriding value into the document, where it is checked like any other."""
+    document.origins[loc] = origin
+    inner = document.value
+    for part in loc[:-1]:
+        if not isinstance(inner.get(part), dict):
+            inner[part] = {}
+        inner = inner[part]
+    inner[loc[-1]] = value
+
+
+def _check_count(problems: Problems, limits: Limits, n_runs: int) -> None:
+    if not n_runs:
+        problems.add(("exclude",), "no run is left. Take an exclude rule away.")
+    elif limits.runs is not None and n_runs > limits.runs:
+        rule = f"the grid has {n_runs} runs, more than limits.runs {limits.runs}"
+        problems.add(("limits", "runs"), f"{rule}. Raise the limit or take values out.")
+
+
+def _notices(document: Document, counts: list[RuleCount], repeats: dict[Loc, int]) -> list[str]:
+    idle = [
+        f"{document.file}:{count.line}: {count.rule}: matches no run, so the rule does nothing."
+        for count in counts
+        if not count.matched
+    ]
+    doubled = [
+        document.problem(loc, f"{n} of its runs are already in the grid and count once.")
+        for loc, n in repeats.items()
+    ]
+    return idle + doubled
+
+
+def _baseline(
+    reader: Reader, analysis: Analysis, given: bool, runs: list[GridRun], notices: list[str]
+) -> str:
+    """Find the arm to compare with: by label, or by recipe where it has one arm only."""
+    if not runs:
+        return ""
+    loc: Loc = ("analysis", "baseline") if given else ("analysis",)
+    arms = {run.arm: run.config.residual.name for run in runs}
+    wanted = analysis.baseline
+    if isinstance(wanted, dict):
+        choice = reader.choice(wanted, loc)
+        wanted = residual_label(choice.name, _given_options(choice)) if choice else wanted
+    of_recipe = [arm for arm, name in arms.items() if name == wanted]
+    if isinstance(wanted, str) and wanted in arms:
+        return wanted
+    if len(of_recipe) == 1:
+        return of_recipe[0]
+    if not given:
+        first = next(iter(arms))
+        where = reader.problems.document.where(())
+        notices.append(f"{where}: analysis.baseline: not given; arms are compared with '{first}'.")
+        return first
+    why = "names several arms" if of_recipe else "is not an arm of this sweep"
+    rule = f"{show(wanted)} {why}. Give one of: {', '.join(of_recipe or arms)}"
+    reader.problems.add(loc, f"{rule}.")
+    return ""
+
+
+def _given_options(choice: Choice) -> dict[str, Any]:
+    """Options that differ from the recipe's defaults; as given where they do not fit."""
+    try:
+        options = choice.recipe.Options.model_validate(choice.options)
+    except ValidationError:
+        return choice.options
+    return options.model_dump(mode="json", exclude_defaults=True)

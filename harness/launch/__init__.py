@@ -1,0 +1,1 @@
+"""Executors: each takes planned runs to finished records. A new executor is one new file."""

@@ -1,0 +1,94 @@
+"""Decoder-only Transformer: a list of sublayers and one loop.
+
+What differs from a stock Llama: the residual stream belongs to a recipe
+(``recipes.base.Residual``), which alone decides what each sublayer reads and where its output
+goes. This file knows no recipe by name. Initialisation draws from one seeded generator per part,
+so that arms of one seed share every backbone weight bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from harness.config import ModelConfig, ResidualConfig
+from harness.layers import Attention, RMSNorm, Rotary, Sublayer, SwiGLU
+from recipes.base import Residual, Shape, State, build
+
+
+class Observer(Protocol):
+    """Sees a forward pass from inside, for diagnostics."""
+
+    def __call__(self, t: int, before: State, u: Tensor, y: Tensor, after: State) -> None:
+        """Called after sublayer ``t`` with the state before its read and after its write."""
+
+
+class Transformer(nn.Module):
+    """Byte or subword language model with a pluggable residual stream.
+
+    Parameters
+    ----------
+    model
+        Shape of the backbone.
+    residual
+        Recipe and options.
+    vocab_size
+        Tokens of the vocabulary.
+    seed
+        The only source of randomness; the global generator is neither read nor advanced.
+    """
+
+    def __init__(
+        self, model: ModelConfig, residual: ResidualConfig, vocab_size: int, seed: int
+    ) -> None:
+        super().__init__()
+        self.config = model
+        with torch.random.fork_rng(devices=[]):  # torch's own initialisation draws globally
+            self._build(model, vocab_size)
+        self._initialise(torch.Generator().manual_seed(seed))
+        shape = Shape(n_layers=model.n_layers, d_model=model.d_model)
+        recipe_generator = torch.Generator().manual_seed(seed)
+        self.residual: Residual = build(residual.name, shape, residual.options, recipe_generator)
+
+    def _build(self, model: ModelConfig, vocab_size: int) -> None:
+        rotary = Rotary(model.head_dim, model.rope_theta)
+        self.embedding = nn.Embedding(vocab_size, model.d_model)
+        self.sublayers = nn.ModuleList(
+            Sublayer(body, RMSNorm(model.d_model, model.norm_eps))
+            for _ in range(model.n_layers)
+            for body in (Attention(model, rotary), SwiGLU(model))
+        )
+        self.final_norm = RMSNorm(model.d_model, model.norm_eps)
+        self.head = nn.Linear(model.d_model, vocab_size, bias=False)
+        if model.tied_head:
+            self.head.weight = self.embedding.weight
+
+    @torch.no_grad()
+    def _initialise(self, generator: torch.Generator) -> None:
+        tied = self.config.tied_head
+        embedding_std = self.config.d_model**-0.5 if tied else 1.0
+        self.embedding.weight.normal_(0.0, embedding_std, generator=generator)
+        for name, module in self.sublayers.named_modules():
+            if isinstance(module, nn.Linear):
+                writes_stream = name.endswith("body.output")
+                depth = self.config.n_sublayers if writes_stream else 1
+                std = (module.in_features * depth) ** -0.5
+                module.weight.normal_(0.0, std, generator=generator)
+        if not tied:
+            self.head.weight.normal_(0.0, self.config.d_model**-0.5, generator=generator)
+
+    def forward(self, tokens_BT: Tensor, observer: Observer | None = None) -> Tensor:
+        """Return next-token logits, [B, T, vocab_size], for token ids [B, T]."""
+        residual = self.residual
+        state = residual.start(self.embedding(tokens_BT))
+        for t, sublayer in enumerate(self.sublayers):
+            before = state
+            u_BTD, state = residual.read(state, t)
+            y_BTD = sublayer(u_BTD)
+            state = residual.write(state, y_BTD, t)
+            if observer is not None:
+                observer(t, before, u_BTD, y_BTD, state)
+        hidden_BTD = residual.finish(state)
+        return self.head(self.final_norm(hidden_BTD))  # type: ignore[no-any-return]

@@ -1,0 +1,90 @@
+"""The LightningModule of one run: loss, optimiser step, and its identity in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.nn import functional as F
+
+from harness.config import RunConfig
+from harness.model import Transformer
+from harness.optimiser import JointOptimizer, build_optimizer, clip_gradients, set_lr
+from harness.schedule import lr_fraction
+
+Batch = dict[str, Any]
+"""``step``: int; ``tokens``: int64 [sequences, seq_len + 1]."""
+
+
+def next_token_loss(model: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
+    """Mean cross-entropy of the next token, in nats.
+
+    Parameters
+    ----------
+    model
+        Token ids [sequences, seq_len] to logits [sequences, seq_len, vocab_size].
+    tokens
+        [sequences, seq_len + 1]; the first seq_len are inputs, the last seq_len targets.
+
+    Returns
+    -------
+    Tensor
+        Scalar; the logits are cast to fp32 at least before the softmax.
+    """
+    logits = model(tokens[:, :-1])
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return F.cross_entropy(wide.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+class LanguageModel(LightningModule):
+    """One run under Lightning, optimised by hand so that one batch is one optimiser step.
+
+    The global batch is cut into micro-batches here; their gradients add up to the gradient of the
+    whole batch whatever their size.
+    """
+
+    def __init__(
+        self, config: RunConfig, run_id: str, vocab_size: int, steps: int, microbatch_seqs: int
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.config = config
+        self.run_id = run_id
+        self.steps = steps
+        self.microbatch_seqs = microbatch_seqs
+        self.model = Transformer(config.model, config.residual, vocab_size, config.seed)
+
+    def configure_optimizers(self) -> JointOptimizer:
+        """One optimiser over all groups; the schedule is a pure function of the step."""
+        return build_optimizer(self.model, self.config.train)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
+        """Take one optimiser step and return its loss, gradient norm and learning rate."""
+        step = self.global_step
+        if batch["step"] != step:
+            raise RuntimeError(f"batch of step {batch['step']} reached optimiser step {step}")
+        optimizer = self.optimizers()
+        lr = self.config.train.lr * lr_fraction(self.config.train, step, self.steps)
+        set_lr(optimizer, lr)  # type: ignore[arg-type]
+        optimizer.zero_grad()  # type: ignore[union-attr]
+        loss = self._accumulate(batch["tokens"])
+        grad_norm = clip_gradients(self.model, self.config.train.grad_clip)
+        optimizer.step()  # type: ignore[union-attr]
+        return {"loss_nats": loss, "grad_norm": grad_norm, "lr": lr}
+
+    def _accumulate(self, tokens: Tensor) -> Tensor:
+        """Back-propagate the batch in micro-batches; return the mean loss, detached."""
+        total = torch.zeros((), device=tokens.device)
+        for part in torch.split(tokens, self.microbatch_seqs):
+            share = part.shape[0] / tokens.shape[0]
+            loss = next_token_loss(self.model, part) * share
+            self.manual_backward(loss)
+            total = total + loss.detach()
+        return total
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Sign the checkpoint, so that no other run can resume from it."""
+        checkpoint["run_id"] = self.run_id

@@ -1,0 +1,133 @@
+"""Parameter groups, and the optimiser that steps Muon and AdamW as one.
+
+Hidden matrices of attention and MLP go to Muon (Jordan et al. 2024; Liu et al. 2025, whose update
+scaling 0.2 sqrt(max(rows, columns)) matches AdamW's update RMS, so that one learning rate serves
+both). Everything else goes to AdamW. Gains, queries, embeddings and every parameter of a recipe are
+never decayed and never orthogonalised: decay would pull a depth query to the uniform mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import AdamW, Muon, Optimizer
+
+from harness.config import TrainConfig
+from harness.model import Transformer
+
+Groups = dict[str, list[nn.Parameter]]
+
+
+def parameter_groups(model: Transformer) -> Groups:
+    """Split the trainable parameters by treatment.
+
+    ``hidden``: weight matrices of attention and MLP. ``decayed``: an untied head. ``undecayed``:
+    the embedding and the gains of norms. ``residual``: every parameter of the recipe.
+    """
+    hidden = {
+        id(module.weight) for module in model.sublayers.modules() if isinstance(module, nn.Linear)
+    }
+    head = set() if model.config.tied_head else {id(model.head.weight)}
+    recipe = {id(parameter) for parameter in model.residual.parameters()}
+    members = {"hidden": hidden, "decayed": head, "residual": recipe}
+    groups: Groups = {"hidden": [], "decayed": [], "undecayed": [], "residual": []}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            owner = (name for name, ids in members.items() if id(parameter) in ids)
+            groups[next(owner, "undecayed")].append(parameter)
+    return groups
+
+
+class JointOptimizer(Optimizer):
+    """Several optimisers stepped as one, so that a trainer counts one step for all of them.
+
+    ``param_groups`` holds the groups of every part.
+    """
+
+    def __init__(self, parts: list[Optimizer]) -> None:
+        self.parts = parts
+        every = [
+            parameter for part in parts for g in part.param_groups for parameter in g["params"]
+        ]
+        super().__init__(every, {})
+        self._share_groups()
+
+    def _share_groups(self) -> None:
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Step every part."""
+        loss = closure() if closure is not None else None
+        for part in self.parts:
+            part.step()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of every part, in order."""
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore every part."""
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self._share_groups()
+
+
+def build_optimizer(model: Transformer, train: TrainConfig) -> JointOptimizer:
+    """Build the optimiser of a run with every group at its peak learning rate.
+
+    Every group carries ``lr_scale``, its rate as a share of ``train.lr``.
+    """
+    groups = parameter_groups(model)
+    muon = train.optimizer == "muon"
+    rest = train.adamw_lr_scale if muon else 1.0
+    decay, by_adamw = train.weight_decay, [] if muon else groups["hidden"]
+    adamw = AdamW(
+        _nonempty(
+            {"params": by_adamw, "weight_decay": decay, "lr_scale": 1.0},
+            {"params": groups["decayed"], "weight_decay": decay, "lr_scale": rest},
+            {"params": groups["undecayed"], "weight_decay": 0.0, "lr_scale": rest},
+            {
+                "params": groups["residual"],
+                "weight_decay": 0.0,
+                "lr_scale": train.residual_lr_scale,
+            },
+        ),
+        betas=(train.beta1, train.beta2),
+        fused=True,
+    )
+    parts: list[Optimizer] = [_muon(groups["hidden"], train), adamw] if muon else [adamw]
+    joint = JointOptimizer(parts)
+    set_lr(joint, train.lr)
+    return joint
+
+
+def _nonempty(*groups: dict[str, Any]) -> list[dict[str, Any]]:
+    return [group for group in groups if group["params"]]
+
+
+def _muon(matrices: list[nn.Parameter], train: TrainConfig) -> Muon:
+    return Muon(
+        [{"params": matrices, "lr_scale": 1.0}],
+        weight_decay=train.weight_decay,
+        momentum=train.momentum,
+        adjust_lr_fn="match_rms_adamw",
+    )
+
+
+def set_lr(optimizer: Optimizer, lr: float) -> None:
+    """Set the learning rate of every group to its share of ``lr``."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_scale"]
+
+
+def clip_gradients(model: nn.Module, max_norm: float) -> torch.Tensor:
+    """Clip the global gradient norm in place and return the norm before clipping.
+
+    ``max_norm = 0`` measures without clipping.
+    """
+    bound = max_norm if max_norm > 0 else float("inf")
+    return torch.nn.utils.clip_grad_norm_(model.parameters(), bound)

@@ -1,0 +1,151 @@
+"""The only builder of paths under the results folder and the cache."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Files of one run: ``results/<sweep>/runs/<id>/``."""
+
+    root: Path
+
+    @property
+    def run_id(self) -> str:
+        """Identity of the run: the folder's name."""
+        return self.root.name
+
+    @property
+    def config(self) -> Path:
+        """Resolved configuration, written before the first attempt."""
+        return self.root / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """Append-only training and validation metrics, one JSON object a line."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def diagnostics(self) -> Path:
+        """Append-only diagnostics, one JSON object a line."""
+        return self.root / "diagnostics.jsonl"
+
+    @property
+    def record(self) -> Path:
+        """The run's result: written last and atomically."""
+        return self.root / "record.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that executes the run."""
+        return self.root / "lock"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Resumable training state."""
+        return self.root / "checkpoints"
+
+    @property
+    def attempts(self) -> Path:
+        """One numbered folder per try."""
+        return self.root / "attempts"
+
+    def attempt(self, number: int) -> Path:
+        """Folder of attempt ``number`` (from 1)."""
+        return self.attempts / str(number)
+
+    def n_attempts(self) -> int:
+        """Count the attempts begun so far."""
+        if not self.attempts.is_dir():
+            return 0
+        return max((int(p.name) for p in self.attempts.iterdir() if p.name.isdigit()), default=0)
+
+
+@dataclass(frozen=True)
+class SweepPaths:
+    """Files of one sweep: ``results/<sweep>/``."""
+
+    root: Path
+
+    @property
+    def manifest(self) -> Path:
+        """What the grid asked for: every run, its configuration and cost."""
+        return self.root / "manifest.json"
+
+    @property
+    def runs(self) -> Path:
+        """Parent of the run folders."""
+        return self.root / "runs"
+
+    @property
+    def controller(self) -> Path:
+        """Held by the ``isoloss run`` that has the sweep in hand."""
+        return self.root / "controller.lock"
+
+    @property
+    def jobs(self) -> Path:
+        """Job files of workers."""
+        return self.root / "jobs"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of workers and of the MLflow mirror."""
+        return self.root / "logs"
+
+    @property
+    def mirror_lock(self) -> Path:
+        """Held by the process that mirrors the sweep to MLflow."""
+        return self.logs / "mirror.lock"
+
+    @property
+    def mlflow_db(self) -> Path:
+        """Local MLflow store, shared by the sweeps of one results folder."""
+        return self.root.parent / "mlflow.db"
+
+    @property
+    def mlflow_artifacts(self) -> Path:
+        """Artifacts of the local MLflow store."""
+        return self.root.parent / "mlartifacts"
+
+    @property
+    def table(self) -> Path:
+        """One row per run."""
+        return self.root / "runs.parquet"
+
+    @property
+    def fits(self) -> Path:
+        """Fitted laws and multipliers."""
+        return self.root / "fits.json"
+
+    @property
+    def report(self) -> Path:
+        """The self-contained report."""
+        return self.root / "report.html"
+
+    @property
+    def figures(self) -> Path:
+        """Figures as svg, png and pdf."""
+        return self.root / "figures"
+
+    @property
+    def tables(self) -> Path:
+        """Tables as csv, markdown and LaTeX."""
+        return self.root / "tables"
+
+    def run(self, run_id: str) -> RunPaths:
+        """Files of one run."""
+        return RunPaths(self.runs / run_id)
+
+
+def sweep_paths(results: Path, sweep: str) -> SweepPaths:
+    """Files of the sweep named ``sweep`` under the results folder."""
+    return SweepPaths(results.resolve() / sweep)
+
+
+def cache_dir() -> Path:
+    """Where built corpora are kept: ``$ISOLOSS_CACHE`` or ``~/.cache/isoloss``."""
+    chosen = os.environ.get("ISOLOSS_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "isoloss"

@@ -1,0 +1,268 @@
+"""The on-disk truth of a sweep: its manifest, and one record per run.
+
+Written by the harness, read by ``analysis``. Knows neither torch nor MLflow. Every JSON file is
+replaced atomically; the metric files are append-only and may end in a torn line after a kill.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import DataError
+from harness.paths import SweepPaths
+
+Status = Literal["planned", "queued", "running", "done", "diverged", "failed", "cancelled"]
+FINAL_STATUSES: tuple[Status, ...] = ("done", "diverged", "failed", "cancelled")
+
+
+class RunCost(BaseModel):
+    """Closed-form size and price of one run (convention: ``harness.cost``)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n_params: int
+    """All parameters."""
+    n_params_non_embedding: int
+    """Without the token embedding and an untied head."""
+    n_params_residual: int
+    """Parameters of the residual recipe itself."""
+    flops_per_token: int
+    """Training FLOPs per token, the recipe's own included."""
+    flops_per_token_residual: int
+    """The recipe's own share of them."""
+    steps: int
+    """Optimiser steps."""
+    tokens: int
+    """steps x batch_tokens."""
+    flops: float
+    """Training FLOPs of the run, the recipe's own included."""
+    flops_residual: float
+    """The recipe's own share of them."""
+    flops_6nd: float
+    """6 x n_params_non_embedding x tokens, so that nobody has to trust our count."""
+    state_bytes: int
+    """Estimated peak of weights, gradients, optimiser state and activations, in bytes."""
+
+
+class PlannedRun(BaseModel):
+    """One run of a manifest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    """12 hex digits over the science fields."""
+    arm: str
+    """Label of the recipe setting."""
+    cell: str
+    """Label of arm, shape and budget: what the seeds of one cell share."""
+    config: dict[str, Any]
+    """Resolved configuration (RunConfig as JSON)."""
+    recipe_revision: int
+    """Revision of the recipe's meaning."""
+    corpus_sha256: str
+    """Content of the corpus."""
+    vocab_size: int
+    """Tokens of its vocabulary."""
+    cost: RunCost
+    """Size and price."""
+
+
+class Manifest(BaseModel):
+    """What a grid asked for, as it was when the sweep was last run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int
+    sweep: str
+    grid_text: str
+    """The grid file, verbatim."""
+    overrides: list[str] = Field(default_factory=list)
+    """``--set key=value`` arguments."""
+    created_at: str
+    """UTC time, ISO 8601."""
+    baseline: str
+    """Arm that multipliers compare with."""
+    runs: list[PlannedRun]
+
+
+class RunRecord(BaseModel):
+    """The result of one run. What is not known is null, never a stand-in value."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int
+    run_id: str
+    sweep: str
+    arm: str
+    cell: str
+    status: Status
+    excluded_because: str | None = None
+    """Why the run enters no fit; null for a usable run."""
+    residual: str
+    residual_options: dict[str, Any]
+    recipe_revision: int
+    n_layers: int
+    d_model: int
+    block_size: int | None = None
+    """Sublayers per depth block, for recipes that have one."""
+    seq_len: int
+    vocab_size: int
+    corpus: str
+    corpus_sha256: str
+    seed: int
+    lr: float
+    optimizer: str
+    schedule: str
+    precision: str
+    batch_tokens: int
+    budget_kind: str
+    budget_value: float
+    steps: int
+    tokens: int
+    n_params: int
+    n_params_non_embedding: int
+    n_params_residual: int
+    flops: float
+    flops_residual: float
+    flops_6nd: float
+    loss_nats: float | None = None
+    """Mean validation loss per token at the last step."""
+    bits_per_byte: float | None = None
+    eval_tokens: int | None = None
+    loss_curve: str = "metrics.jsonl"
+    """File beside the record with losses by step."""
+    tokens_per_s: float | None = None
+    """Training throughput: batch_tokens over the median step time."""
+    step_time_s: float | None = None
+    """Median wall time of an optimiser step, validation and checkpoints excluded."""
+    mfu: float | None = None
+    """Model FLOPs utilisation: achieved training FLOPs/s over peak_flops_per_s."""
+    peak_flops_per_s: float | None = None
+    """Peak of the device, measured with a matrix product or taken from its data sheet."""
+    wall_s: float | None = None
+    """Wall time of all attempts."""
+    peak_bytes: int | None = None
+    """Peak memory: of the device on CUDA, of the process on CPU."""
+    attempts: int
+    last_step: int
+    """Last optimiser step that was completed."""
+    error: str | None = None
+    """For failed runs: the exception, in one line."""
+    started_at: str | None = None
+    finished_at: str | None = None
+    code_version: str
+    library_versions: dict[str, str]
+    hardware: dict[str, Any]
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` so that a reader sees the old or the new file, never half of
+    one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    with scratch.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    scratch.replace(path)
+
+
+def write_record(path: Path, record: RunRecord) -> None:
+    """Write one run's record atomically; this is the last act of a run."""
+    write_text_atomically(path, record.model_dump_json(indent=2) + "\n")
+
+
+def read_record(path: Path) -> RunRecord | None:
+    """Read one run's record; None when the run has not ended.
+
+    Raises
+    ------
+    DataError
+        The file is there but is not a record.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        return RunRecord.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        raise DataError(
+            f"{path}: not a run record ({where}: {first['msg']}). "
+            "Move the file away and run the grid again to redo this run."
+        ) from error
+
+
+def write_manifest(paths: SweepPaths, manifest: Manifest) -> None:
+    """Write the manifest of a sweep atomically."""
+    write_text_atomically(paths.manifest, manifest.model_dump_json() + "\n")
+
+
+def read_manifest(paths: SweepPaths) -> Manifest:
+    """Read the manifest of a sweep.
+
+    Raises
+    ------
+    DataError
+        The sweep was never run, or the file is damaged.
+    """
+    try:
+        return Manifest.model_validate_json(paths.manifest.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{paths.manifest}: no such sweep. Start it with: isoloss run GRID"
+        ) from error
+    except ValidationError as error:
+        raise DataError(
+            f"{paths.manifest}: not a sweep manifest. Run the grid again to rewrite it."
+        ) from error
+
+
+def append_jsonl(path: Path, row: dict[str, Any]) -> None:
+    """Append one row to a metrics file and hand it to the operating system."""
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(row) + "\n")
+
+
+def end_torn_line(path: Path) -> None:
+    """Close a line that a kill cut short, so that later rows start on a line of their own."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    with path.open("rb+") as stream:
+        stream.seek(-1, os.SEEK_END)
+        if stream.read(1) != b"\n":
+            stream.write(b"\n")
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read a metrics file, last attempt wins.
+
+    A resumed run logs again the steps after its checkpoint; rows are keyed by (kind, step) and the
+    last one stands. Torn lines are skipped. Rows come back ordered by step.
+    """
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in _parsed_lines(path):
+        rows[(str(row.get("kind", "")), int(row["step"]))] = row
+    return sorted(rows.values(), key=lambda row: (int(row["step"]), str(row.get("kind", ""))))
+
+
+def _parsed_lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(row, dict) and "step" in row:
+                yield row

@@ -1,0 +1,167 @@
+"""JSON Schema of grid files, for editors.
+
+Derived from the typed fields and from the options of the registered recipes, so that completion and
+hover texts never fall behind the code. Editors check types with it; rules about several fields at
+once are :func:`harness.grid.load_grid`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from harness.config import Budget, Execution, RunConfig
+from harness.fields import BUDGET, LEAVES, MAX_SEED, SECTIONS
+from harness.grid import Analysis, Limits, Mlflow
+from harness.yaml12 import RESERVED_SWEEPS, SWEEP_NAME
+from recipes.base import Residual, available
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+Schema = dict[str, Any]
+
+
+def grid_schema(recipes: Mapping[str, type[Residual]] | None = None) -> Schema:
+    """Return the JSON Schema (draft 2020-12) of a grid file.
+
+    Parameters
+    ----------
+    recipes
+        Recipes by name; default: all that are registered.
+    """
+    known = available() if recipes is None else recipes
+    definitions = {**_fields(known), **{name: _partial(name) for name in SECTIONS}}
+    refs = {path: {"$ref": f"#/$defs/{path}"} for path in definitions}
+    condition = _object(
+        {path: _any_of(schema) for path, schema in {**refs, "seed": _seed()}.items()},
+        patterns={_OPTION: _any_of({})},
+    )
+    diff = _object(refs, patterns={_OPTION: {}})
+    columns = {path: {"type": "array", "items": s, "minItems": 1} for path, s in refs.items()}
+    axes = _object(columns, patterns={_OPTION: {"type": "array", "minItems": 1}})
+    rule = {"if": condition, "axes": axes}
+    keys: Schema = {
+        "sweep": {
+            "type": "string",
+            "pattern": f"^{SWEEP_NAME}$",
+            "not": {"enum": list(RESERVED_SWEEPS)},
+            "description": "Name of the sweep: its folder under results.",
+        },
+        "base": {**diff, "description": "One complete run; every rule is a diff from it."},
+        "axes": {**axes, "description": "Fields and their values: the full product."},
+        "zip": _list(axes, "Groups of columns that advance together; groups multiply."),
+        "when": _list(
+            {**_object(rule), "required": ["if", "axes"]}, "Axes that exist only for matching runs."
+        ),
+        "exclude": _list({**condition, "minProperties": 1}, "Runs to leave out."),
+        "include": _list(diff, "Runs to add, as diffs from base."),
+        "seeds": {
+            "type": "array",
+            "items": _seed(),
+            "minItems": 1,
+            "uniqueItems": True,
+            "description": "Replicates, paired across arms; never tuned.",
+        },
+        "limits": _inlined(Limits),
+        "mlflow": _inlined(Mlflow),
+        "analysis": _inlined(Analysis),
+        "execution": _inlined(Execution),
+    }
+    return {
+        "$schema": DIALECT,
+        "title": "isoloss grid",
+        **_object(keys),
+        "required": ["sweep", "base"],
+        "$defs": definitions,
+    }
+
+
+_OPTION = r"^residual\.[A-Za-z_][A-Za-z0-9_]*$"
+
+
+def _fields(recipes: Mapping[str, type[Residual]]) -> dict[str, Schema]:
+    """Schemas of all dotted fields, the recipe's options included."""
+    fields = {"residual": _residual(recipes)}
+    for path in LEAVES:
+        section, _, name = path.partition(".")
+        fields[path] = _inlined(SECTIONS[section])["properties"][name]
+    for name, schema in _inlined(Budget)["properties"].items():
+        fields[f"{BUDGET}.{name}"] = schema
+    options: dict[str, list[Schema]] = {}
+    for recipe in recipes.values():
+        for name, schema in _inlined(recipe.Options).get("properties", {}).items():
+            options.setdefault(f"residual.{name}", []).append(schema)
+    fields.update((path, {"anyOf": schemas}) for path, schemas in sorted(options.items()))
+    return fields
+
+
+def _residual(recipes: Mapping[str, type[Residual]]) -> Schema:
+    named = [
+        {**_object({"name": {"const": name}, **_options(recipe)}), "required": ["name"]}
+        for name, recipe in recipes.items()
+    ]
+    third_party: Schema = {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:\w+$"}
+    foreign = {"type": "object", "properties": {"name": third_party}, "required": ["name"]}
+    description = RunConfig.model_fields["residual"].description
+    choices: list[Schema] = [{"enum": list(recipes)}, third_party, *named, foreign]
+    return {"anyOf": choices, "description": description}
+
+
+def _options(recipe: type[Residual]) -> Schema:
+    properties: Schema = _inlined(recipe.Options).get("properties", {})
+    return properties
+
+
+def _partial(section: str) -> Schema:
+    """Schema of a section of which any part may be given."""
+    return {key: value for key, value in _inlined(SECTIONS[section]).items() if key != "required"}
+
+
+def _object(
+    properties: Mapping[str, Schema], *, patterns: Mapping[str, Schema] | None = None
+) -> Schema:
+    schema: Schema = {
+        "type": "object",
+        "properties": dict(properties),
+        "additionalProperties": False,
+    }
+    if patterns:
+        schema["patternProperties"] = dict(patterns)
+    return schema
+
+
+def _list(items: Schema, description: str) -> Schema:
+    return {"type": "array", "items": items, "description": description}
+
+
+def _any_of(schema: Schema) -> Schema:
+    """One value, or a list of values of which any will do."""
+    return {"anyOf": [schema, {"type": "array", "items": schema, "minItems": 1}]}
+
+
+def _seed() -> Schema:
+    return {"type": "integer", "minimum": 0, "maximum": MAX_SEED}
+
+
+def _inlined(model: type[BaseModel]) -> Schema:
+    """Schema of a model with its references resolved and its titles dropped."""
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def resolve(node: Any) -> Any:
+        if isinstance(node, list):
+            return [resolve(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            target = definitions[node["$ref"].rpartition("/")[2]]
+            return resolve({**target, **{k: v for k, v in node.items() if k != "$ref"}})
+        return {
+            key: resolve(value)
+            for key, value in node.items()
+            if key != "title" or isinstance(value, dict)
+        }
+
+    resolved: Schema = resolve(schema)
+    return resolved

@@ -1,0 +1,127 @@
+"""The command line: help, exit codes, one clear message for bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICKSTART = ROOT / "recipes" / "grids" / "quickstart.yaml"
+COMMANDS = (
+    *("plan", "run", "status", "logs", "retry", "sync", "report", "recipes"),
+    *("prepare", "schema", "doctor", "new-recipe"),
+)
+
+
+def isoloss(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    done = isoloss(command, "--help")
+    assert done.returncode == 0
+    assert f"Example: isoloss {command}" in " ".join(done.stdout.split())
+
+
+def test_help_lists_every_command() -> None:
+    shown = isoloss("--help").stdout
+    assert all(command in shown for command in COMMANDS)
+
+
+def test_plan_starts_nothing(tmp_path: Path) -> None:
+    done = isoloss("plan", QUICKSTART, "--results", tmp_path / "results")
+    assert done.returncode == 0
+    assert "48 runs: 48 new" in done.stdout
+    assert "2 per multiply-add" in done.stdout
+    assert not (tmp_path / "results").exists()
+
+
+def test_plan_json_holds_every_run_with_its_cost(tmp_path: Path) -> None:
+    told = json.loads(isoloss("plan", QUICKSTART, "--results", tmp_path, "--json").stdout)
+    assert len(told["runs"]) == len(set(told["todo"])) == 48
+    assert all(run["cost"]["flops"] > 0 for run in told["runs"])
+    assert told["flops"] == pytest.approx(sum(run["cost"]["flops"] for run in told["runs"]))
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "status", "report", "retry", "sync"])
+def test_an_absent_grid_is_one_message_and_exit_code_2(command: str, tmp_path: Path) -> None:
+    done = isoloss(command, "absent.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "absent.yaml" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["status", "report", "retry", "sync", "logs"])
+def test_an_unknown_sweep_says_how_to_start_it(command: str, tmp_path: Path) -> None:
+    extra = ["abc"] if command == "logs" else []
+    done = isoloss(command, "never-run", *extra, "--results", tmp_path)
+    assert done.returncode == 2
+    assert "never-run" in done.stderr
+    assert "isoloss run" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan", QUICKSTART, "--set", "train.lrr=1"],
+        ["plan", QUICKSTART, "--set", "nonsense"],
+        ["run", QUICKSTART, "--on", "moon"],
+        ["run", QUICKSTART, "--workers", "0"],
+        ["recipes", "blokc"],
+        ["new-recipe", "Not A Name"],
+        ["prepare", "absent.txt", "-o", "out"],
+        ["no-such-command"],
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments))[:40],
+)
+def test_bad_input_is_exit_code_2_without_traceback(
+    arguments: list[str | Path], tmp_path: Path
+) -> None:
+    done = isoloss(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert done.stderr.strip()
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = isoloss("plan", "absent.yaml", "--debug", cwd=tmp_path)
+    assert "Traceback" in done.stderr
+
+
+def test_recipes_lists_all_and_shows_one_in_full() -> None:
+    names = ("standard", "full", "block", "delta", "low_rank", "multi_stream")
+    shown = isoloss("recipes").stdout
+    assert all(name in shown for name in names)
+    page = isoloss("recipes", "block").stdout
+    assert "block_size" in page
+    assert "2603.15031" in page
+
+
+def test_a_new_recipe_trains_at_once(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    done = isoloss("new-recipe", "my_residual", "--folder", tmp_path / "mine")
+    assert done.returncode == 0
+    check = "import my_residual, recipes.base as b; print(b.get('my_residual').revision)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", check],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": f"{ROOT}:{tmp_path / 'mine'}"},
+    )
+    assert loaded.stdout.strip() == "1", loaded.stderr
+    again = isoloss("new-recipe", "my_residual", "--folder", tmp_path / "mine")
+    assert again.returncode == 2
+
+
+def test_doctor_finds_a_working_environment(tmp_path: Path) -> None:
+    done = isoloss("doctor", "--results", tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "checksum verified" in done.stdout

@@ -1,0 +1,204 @@
+"""One run through the Trainer: exact resuming, micro-batches, divergence, identities."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.callbacks import StopSignal, even_steps
+from harness.checkpoints import newest_checkpoint
+from harness.config import Execution
+from harness.errors import CheckpointError, DataError
+from harness.paths import RunPaths, SweepPaths
+from harness.records import PlannedRun, RunRecord, read_jsonl, read_record
+from harness.training import open_attempt, train
+from tests.conftest import plan_run, run_folder
+
+QUICK = Execution(n_evals=2, log_every=1, n_diagnostics=1)
+
+
+class StopAt(StopSignal):
+    """Asks for a stop after a number of looks, one a step."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.left = steps
+
+    def __bool__(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+def train_once(
+    run: PlannedRun, paths: RunPaths, execution: Execution = QUICK, stop: StopSignal | None = None
+) -> RunRecord | None:
+    return train(
+        run, "test", paths, execution, StopSignal() if stop is None else stop, open_attempt(paths)
+    )
+
+
+def losses(paths: RunPaths, kind: str = "train") -> list[float]:
+    return [row["loss_nats"] for row in read_jsonl(paths.metrics) if row["kind"] == kind]
+
+
+def test_a_run_ends_with_a_complete_record(sweep: SweepPaths) -> None:
+    run = plan_run("full")
+    paths = run_folder(sweep, run)
+    record = train_once(run, paths)
+    assert record is not None
+    assert record == read_record(paths.record)
+    assert record.status == "done"
+    assert record.excluded_because is None
+    assert record.last_step == record.steps == 12
+    assert record.loss_nats == losses(paths, "val")[-1]
+    assert record.bits_per_byte == pytest.approx(record.loss_nats / 0.6931471805599453)
+    measured = ("tokens_per_s", "step_time_s", "mfu", "wall_s", "peak_bytes", "peak_flops_per_s")
+    assert all(getattr(record, name) > 0 for name in measured)
+    diagnostics = read_jsonl(paths.diagnostics)[-1]
+    assert len(diagnostics["grad_rms"]) == 4
+    assert [read["t"] for read in diagnostics["reads"]] == [0, 1, 2, 3, 4]
+    assert all(abs(sum(read["mean_weights"]) - 1) < 1e-6 for read in diagnostics["reads"])
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_a_stopped_run_resumes_bit_for_bit(sweep: SweepPaths, optimizer: str) -> None:
+    run = plan_run("block", {"block_size": 2}, train={"optimizer": optimizer})
+    undisturbed = run_folder(SweepPaths(sweep.root / "undisturbed"), run)
+    expected = train_once(run, undisturbed)
+    paths = run_folder(sweep, run)
+    for stop_after in (1, 4, 3):
+        assert train_once(run, paths, stop=StopAt(stop_after)) is None
+        assert not paths.record.exists()
+    record = train_once(run, paths)
+    assert record is not None
+    assert expected is not None
+    assert record.attempts == 4
+    assert record.loss_nats == expected.loss_nats
+    assert losses(paths) == losses(undisturbed)
+
+
+def test_a_damaged_checkpoint_falls_back_on_the_one_before(sweep: SweepPaths) -> None:
+    run = plan_run()
+    paths = run_folder(sweep, run)
+    eager = QUICK.model_copy(update={"checkpoint_every_s": 1e-9})
+    assert train_once(run, paths, eager, StopAt(7)) is None
+    newest, older = sorted(paths.checkpoints.glob("*.ckpt"), reverse=True)
+    newest.write_bytes(newest.read_bytes()[:1000])
+    assert newest_checkpoint(paths) == older
+    assert newest.with_suffix(".damaged").exists()
+    older.write_bytes(b"")
+    assert newest_checkpoint(paths) is None
+
+
+def test_a_checkpoint_of_another_run_is_refused(sweep: SweepPaths) -> None:
+    run, other = plan_run(), plan_run(seed=1)
+    paths, foreign = run_folder(sweep, run), run_folder(sweep, other)
+    assert train_once(run, paths, stop=StopAt(3)) is None
+    foreign.checkpoints.symlink_to(paths.checkpoints)
+    with pytest.raises(CheckpointError, match=f"written by run {run.run_id}, not by run"):
+        train_once(other, foreign)
+
+
+def test_a_changed_corpus_is_refused(sweep: SweepPaths) -> None:
+    run = plan_run().model_copy(update={"corpus_sha256": "0" * 64})
+    with pytest.raises(DataError, match="has changed since the run was planned"):
+        train_once(run, run_folder(sweep, run))
+
+
+def test_micro_batches_leave_the_losses_alone(sweep: SweepPaths) -> None:
+    run = plan_run("full", train={"precision": "fp64", "optimizer": "adamw"})
+    whole, cut = run_folder(sweep, run), run_folder(SweepPaths(sweep.root / "cut"), run)
+    train_once(run, whole)
+    train_once(run, cut, QUICK.model_copy(update={"microbatch_seqs": 3}))
+    torch.testing.assert_close(
+        torch.tensor(losses(cut)), torch.tensor(losses(whole)), rtol=0, atol=1e-9
+    )
+
+
+def test_diagnostics_and_validation_leave_training_alone(sweep: SweepPaths) -> None:
+    run = plan_run("delta")
+    silent, busy = run_folder(sweep, run), run_folder(SweepPaths(sweep.root / "busy"), run)
+    train_once(run, silent, Execution(n_evals=1, log_every=1, n_diagnostics=0))
+    train_once(run, busy, Execution(n_evals=12, log_every=1, n_diagnostics=12))
+    assert losses(busy) == losses(silent)
+
+
+@pytest.mark.parametrize("lr", [3e3, 1e30])
+def test_a_run_that_diverges_ends_as_a_result(sweep: SweepPaths, lr: float) -> None:
+    run = plan_run(train={"lr": lr, "optimizer": "adamw", "grad_clip": 0.0})
+    paths = run_folder(sweep, run)
+    record = train_once(run, paths)
+    assert record is not None
+    assert record.status == "diverged"
+    assert record.loss_nats is None
+    assert record.excluded_because is not None
+    assert record.excluded_because.startswith("diverged: training loss")
+    assert record.last_step < record.steps
+    for line in paths.metrics.read_text().splitlines():
+        json.loads(line, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def test_bf16_and_fp32_train_alike(sweep: SweepPaths) -> None:
+    results = []
+    for precision in ("fp32", "bf16"):
+        run = plan_run("block", train={"precision": precision})
+        record = train_once(run, run_folder(sweep, run))
+        assert record is not None
+        results.append(record.loss_nats)
+    assert results[0] == pytest.approx(results[1], abs=0.05)
+    assert results[0] != results[1]
+
+
+def test_even_steps_end_at_the_last_step() -> None:
+    assert even_steps(10, 4) == {3, 5, 8, 10}
+    assert even_steps(2, 5) == {1, 2}
+    assert even_steps(7, 0) == frozenset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("residual", "options"),
+    [("full", {}), ("block", {"block_size": 3}), ("low_rank", {})],
+)
+def test_frozen_zero_queries_reproduce_the_standard_curve(
+    sweep: SweepPaths, residual: str, options: dict[str, Any]
+) -> None:
+    settings = {
+        "budget": {"tokens": 200 * 256},
+        "optimizer": "adamw",
+        "precision": "fp64",
+        "lr": 6e-3,
+    }
+    runs = [
+        plan_run("standard", train=settings),
+        plan_run(residual, {**options, "frozen_queries": True}, train=settings),
+    ]
+    quiet = Execution(n_evals=1, log_every=1, n_diagnostics=0)
+    curves = []
+    for run in runs:
+        paths = run_folder(sweep, run)
+        train_once(run, paths, quiet)
+        curves.append(torch.tensor(losses(paths), dtype=torch.float64))
+    assert curves[0].shape == (200,)
+    assert curves[0][-1] < curves[0][0] - 1.5
+    torch.testing.assert_close(curves[1], curves[0], rtol=0, atol=1e-4)
+
+
+def test_config_and_attempt_say_where_a_run_comes_from(sweep: SweepPaths, tmp_path: Path) -> None:
+    run = plan_run()
+    paths = run_folder(sweep, run)
+    train_once(run, paths)
+    about = json.loads((paths.attempt(1) / "attempt.json").read_text())
+    assert about["library_versions"]["torch"] == torch.__version__
+    assert about["code_version"]
+    record = read_record(paths.record)
+    assert record is not None
+    assert record.hardware["device"]
