@@ -1,0 +1,168 @@
+"""Findings in words: the headline, what cannot be computed yet, and the conventions.
+
+Pure; every number in a sentence stands with its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from analysis.cells import CURRENCIES
+from analysis.collect import compact, usable
+from analysis.compare import Multiplier
+from analysis.figures import ratio_text
+from analysis.fit import FitResult
+
+
+def counts_sentence(runs: pd.DataFrame) -> str:
+    """Say how many runs were used: ``21 of 24 runs used; 3 excluded, each with its reason.``."""
+    n_used, n_all = len(usable(runs)), len(runs)
+    if n_used == n_all:
+        return f"{n_used} of {n_all} runs used."
+    return f"{n_used} of {n_all} runs used; {n_all - n_used} excluded, each with its reason."
+
+
+def headline(multipliers: Sequence[Multiplier], baseline: str) -> str:
+    """What the sweep found, in one paragraph; never a number without its interval."""
+    groups = {
+        verdict: [m for m in multipliers if m.verdict == verdict]
+        for verdict in ("better", "worse", "no difference found", "undefined")
+    }
+    parts = []
+    for verdict, word in (("better", "more"), ("worse", "fewer")):
+        if groups[verdict]:
+            listed = "; ".join(_named(m) for m in _strongest(groups[verdict]))
+            parts.append(
+                f"For the same loss, {baseline} needs {word} training FLOPs than "
+                f"{_names(groups[verdict])} (multiplier and 95% interval: {listed})."
+            )
+    if groups["no difference found"]:
+        listed = "; ".join(_named(m) for m in groups["no difference found"])
+        parts.append(
+            f"No difference from {baseline} found, after correction for the number of arms, for "
+            f"{listed}."
+        )
+    for reason in dict.fromkeys(_reason(m) for m in groups["undefined"]):
+        same = [m for m in groups["undefined"] if _reason(m) == reason]
+        parts.append(f"No verdict ({reason}): {', '.join(_point(m) for m in same)}.")
+    if not parts:
+        return f"No multiplier yet: no arm besides {baseline} has a usable run."
+    return " ".join(parts)
+
+
+def method_sentences(multipliers: Sequence[Multiplier], asymptote: float) -> list[str]:
+    """How the headline's numbers were made and how far they reach."""
+    tested = [m for m in multipliers if m.p_holm is not None]
+    sentences = [
+        "Multiplier = baseline compute over the arm's compute at equal loss; above 1 the arm is "
+        f"cheaper. Power law with a shared exponent, E pinned at {asymptote:g} nats; paired by "
+        "configuration and seed, one value per size; 95% Fieller interval, n - 1 degrees of "
+        "freedom."
+    ]
+    if tested:
+        sizes = sorted({m.n_sizes for m in tested})
+        n = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        lows, highs = zip(*[m.domain for m in tested if m.domain], strict=True)
+        sentences.append(
+            f"n = {n} sizes from {compact(min(lows))} to {compact(max(highs))} training FLOPs. "
+            f"Verdicts are Holm-corrected over {len(tested)} "
+            f"{'arm' if len(tested) == 1 else 'arms'}; the intervals are not."
+        )
+    sentences += extrapolation_sentences(multipliers)
+    moving = [m.arm for m in multipliers if m.slope_difference.excludes(0.0)]
+    if moving:
+        sentences.append(
+            f"The exponent of {', '.join(moving)} differs from the baseline's: there the "
+            "multiplier changes with compute and one number hides it; see the table by size."
+        )
+    return sentences
+
+
+def extrapolation_sentences(multipliers: Sequence[Multiplier]) -> list[str]:
+    """Say at which sizes an arm's loss lies outside what the baseline was measured at."""
+    by_sizes: dict[tuple[str, ...], list[str]] = {}
+    for m in multipliers:
+        if m.extrapolated_at:
+            by_sizes.setdefault(m.extrapolated_at, []).append(m.arm)
+    if not by_sizes:
+        return []
+    listed = "; ".join(f"{', '.join(arms)} at {', '.join(at)}" for at, arms in by_sizes.items())
+    return [f"Outside the measured losses of the baseline, where the law extrapolates: {listed}."]
+
+
+def timing_sentences(used: pd.DataFrame) -> list[str]:
+    """Warn when wall-clock compares runs of different machines."""
+    kinds = used["hardware"].dropna().nunique()
+    if kinds < 2:
+        return []
+    return [f"The runs were timed on {kinds} kinds of machine: read wall-clock with care."]
+
+
+def law_sentence(law: FitResult | str) -> str:
+    """What the lines of the loss figure are, or why there are none."""
+    if isinstance(law, str):
+        return f"No law fitted: {law}."
+    alpha = law.exponent
+    ends = f"[{alpha.low:.3g}, {alpha.high:.3g}]" if alpha.bounded else "[no interval]"
+    notes = "".join(f" Note: {note}." for note in law.notes)
+    return (
+        f"Lines: {law.law}, one exponent for all arms, alpha = {alpha.estimate:.3g} {ends}, E "
+        f"pinned at {law.asymptote:g}; {law.n_points} points, residual {law.rms_nats:.2g} nats. "
+        f"Small dots: single runs.{notes}"
+    )
+
+
+def cannot_sentences(
+    laws: Mapping[str, FitResult | str], comparisons: Mapping[str, Sequence[Multiplier]]
+) -> tuple[str, ...]:
+    """What could not be computed and why, equal reasons told once.
+
+    Parameters
+    ----------
+    laws
+        Currency name to the fit, or to the reason there is none.
+    comparisons
+        Currency name to the multipliers of every arm.
+    """
+    labels = {currency.name: currency.label for currency in CURRENCIES}
+    refused: dict[str, list[str]] = {}
+    for name, law in laws.items():
+        if isinstance(law, str):
+            refused.setdefault(law, []).append(labels[name])
+    missing: dict[tuple[str, str], list[str]] = {}
+    for name, multipliers in comparisons.items():
+        for m in multipliers:
+            if m.ratio.reason:
+                missing.setdefault((m.arm, m.ratio.reason), []).append(labels[name])
+    together: dict[tuple[str, str], list[str]] = {}
+    for (arm, why), currencies in missing.items():
+        where = "" if len(currencies) == len(labels) else f" in {', '.join(currencies)}"
+        together.setdefault((where, why), []).append(arm)
+    return (
+        *(f"Law in {', '.join(names)}: {why}." for why, names in refused.items()),
+        *(f"Multiplier of {', '.join(a)}{where}: {why}." for (where, why), a in together.items()),
+    )
+
+
+def _reason(multiplier: Multiplier) -> str:
+    return multiplier.ratio.reason or "no interval"
+
+
+def _point(multiplier: Multiplier) -> str:
+    value = multiplier.ratio.estimate
+    return multiplier.arm if value is None else f"{multiplier.arm} {value:.2f}"
+
+
+def _named(multiplier: Multiplier) -> str:
+    return f"{multiplier.arm} {ratio_text(multiplier)}"
+
+
+def _strongest(multipliers: Sequence[Multiplier]) -> list[Multiplier]:
+    return sorted(multipliers, key=lambda m: -abs((m.ratio.estimate or 1.0) - 1.0))
+
+
+def _names(multipliers: Sequence[Multiplier]) -> str:
+    names = [m.arm for m in _strongest(multipliers)]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.cells import CURRENCIES, FLOPS, cell_points
+from analysis.collect import collect, usable
+from analysis.compare import compare_arms
+from analysis.figures import forest_data, loss_compute_data
+from analysis.figures_diagnostics import diagnostics_data, merge_labels, run_figures
+from analysis.figures_style import arm_styles, caption, new_figure, render, save
+from analysis.fit import fit_shared
+from harness.paths import SweepPaths
+from tests.analysis.synthetic_sweep import MULTIPLIERS, World, build_sweep, run_id
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> SweepPaths:
+    return build_sweep(tmp_path_factory.mktemp("sweep"), World(noise=0.001))
+
+
+def test_loss_figure_holds_every_cell_and_the_gap_to_the_baseline_law(paths: SweepPaths) -> None:
+    points = cell_points(usable(collect(paths)), FLOPS)
+    fit = fit_shared(points, FLOPS)
+    data = loss_compute_data(points, fit, "standard")
+    assert data.curves[0].arm == "standard"
+    assert sum(len(curve.loss) for curve in data.curves) == len(points) == 24
+    assert sum(len(curve.seed_loss) for curve in data.curves) == 48
+    full = next(curve for curve in data.curves if curve.arm == "full")
+    assert full.residual == pytest.approx(full.loss - fit.loss("standard", full.compute))
+    assert (full.residual < 0).all()
+
+
+def test_loss_figure_without_a_fit_has_points_and_no_lines(paths: SweepPaths) -> None:
+    data = loss_compute_data(cell_points(usable(collect(paths)), FLOPS), None, "standard")
+    assert all(len(curve.loss) == 4 for curve in data.curves)
+    assert all(len(curve.fit_loss) == len(curve.residual) == 0 for curve in data.curves)
+
+
+def test_forest_lists_the_arms_best_first_in_all_currencies(paths: SweepPaths) -> None:
+    used = usable(collect(paths))
+    by_currency = {c.name: compare_arms(used, "standard", c) for c in CURRENCIES}
+    data = forest_data(by_currency)
+    order = sorted((arm for arm in MULTIPLIERS if arm != "standard"), key=lambda a: -MULTIPLIERS[a])
+    assert [row.arm for row in data.rows] == order
+    assert [bar.currency for bar in data.rows[0].bars] == [c.name for c in CURRENCIES]
+    best = by_currency["flops"][0].ratio
+    assert data.rows[0].text == f"{best.estimate:.3f} [{best.low:.3f}, {best.high:.3f}]"
+
+
+def test_diagnostics_show_every_arm_at_the_largest_size_with_the_lowest_seed(
+    paths: SweepPaths,
+) -> None:
+    data = diagnostics_data(paths, usable(collect(paths)), list(MULTIPLIERS))
+    assert data is not None
+    assert data.size == "8x160"
+    assert [profile.arm for profile in data.profiles] == list(MULTIPLIERS)
+    assert len(data.profiles[0].state_rms) == 16
+    assert "standard" not in [attention.arm for attention in data.attention]
+    for attention in data.attention:
+        assert np.nansum(attention.weights, axis=1) == pytest.approx(np.ones(17))
+
+
+def test_diagnostics_fall_back_to_the_largest_size_most_arms_finished(tmp_path: Path) -> None:
+    statuses = {
+        run_id(arm, 3, seed): "failed" for arm in MULTIPLIERS if arm != "full" for seed in (0, 1)
+    }
+    paths = build_sweep(tmp_path, World(statuses=statuses))
+    data = diagnostics_data(paths, usable(collect(paths)), list(MULTIPLIERS))
+    assert data is not None
+    assert (data.size, len(data.profiles)) == ("6x128", 6)
+
+
+def test_sources_keep_the_order_of_every_reader() -> None:
+    rows = [["embedding"], ["embedding", "partial"], ["embedding", "block 1"]]
+    rows += [["embedding", "block 1", "partial"], ["embedding", "block 1", "block 2", "partial"]]
+    assert merge_labels(rows) == ["embedding", "block 1", "block 2", "partial"]
+
+
+def test_arms_differ_in_more_than_colour() -> None:
+    arms = [f"arm {i}" for i in range(30)]
+    styles = arm_styles(arms, "arm 3")
+    assert styles["arm 3"].colour == "#000000"
+    assert len({(look.colour, look.marker) for look in styles.values()}) == 30
+    few = list(arm_styles(arms[:7], "arm 0").values())
+    assert len({look.colour for look in few}) == len({look.marker for look in few}) == 7
+
+
+def test_figures_of_a_run_come_from_its_own_files(paths: SweepPaths) -> None:
+    reading = run_figures(paths.run(run_id("full", 0, 0)))
+    assert set(reading) == {
+        "loss_curve",
+        "norms_by_depth",
+        "gradient_by_depth",
+        "depth_attention",
+    }
+    plain = run_figures(paths.run(run_id("standard", 0, 0)))
+    assert set(plain) == {"loss_curve", "norms_by_depth", "gradient_by_depth"}
+    assert run_figures(paths.run("absent")) == {}
+
+
+def test_figure_files_are_the_same_bytes_each_time(tmp_path: Path) -> None:
+    def draw() -> bytes:
+        figure = new_figure(3, 2)
+        figure.subplots().plot([1, 2], [3, 4], label="a")
+        caption(figure, ["1 of 1 runs used."])
+        return render(figure, "svg")
+
+    first = draw()
+    assert first == draw()
+    assert b"<dc:date>" not in first
+    written = save(new_figure(3, 2), tmp_path, "empty")
+    assert sorted(path.name for path in written.values()) == ["empty.pdf", "empty.png", "empty.svg"]
