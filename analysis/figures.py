@@ -20,7 +20,14 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from analysis.cells import CURRENCIES, CellPoint
 from analysis.compare import Multiplier
 from analysis.estimates import ratio_parts
-from analysis.figures_style import MUTED, ArmStyle, arm_legend, in_style, new_figure
+from analysis.figures_style import (
+    MUTED,
+    ArmStyle,
+    arm_legend,
+    compute_axis,
+    in_style,
+    new_figure,
+)
 from analysis.fit import FitResult
 from analysis.laws import Floats
 
@@ -162,14 +169,13 @@ def draw_loss_compute(data: LossComputeData, axes: Axes, styles: Mapping[str, Ar
         )
         axes.plot(curve.compute, curve.loss, look.marker, color=look.colour)
         axes.plot(curve.fit_compute, curve.fit_loss, color=look.colour, ls=look.dash)
-    axes.set_xscale("log")
+    compute_axis(axes)
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     ticks = [tick for tick in _nice_ticks(low, high) if low <= tick <= high]
     axes.yaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("training FLOPs")
     axes.set_ylabel("validation loss, nats per token")
 
 
@@ -181,8 +187,7 @@ def draw_loss_gap(data: LossComputeData, axes: Axes, styles: Mapping[str, ArmSty
         look = styles[curve.arm]
         axes.plot(curve.compute, curve.residual, look.marker, color=look.colour)
         axes.plot(curve.fit_compute, curve.fit_residual, color=look.colour, ls=look.dash)
-    axes.set_xscale("log")
-    axes.set_xlabel("training FLOPs")
+    compute_axis(axes)
     axes.set_ylabel(f"loss minus law of {data.baseline}, nats")
 
 

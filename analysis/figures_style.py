@@ -123,6 +123,15 @@ def plain_log_ticks(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(_plain))
 
 
+def compute_axis(axes: Axes) -> None:
+    """A logarithmic x axis of training FLOPs with few, unequivocal labels: ``5e10``, ``1e11``."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("e+", "e")))
+    axes.set_xlabel("training FLOPs")
+
+
 def _plain(value: float, _: object = None) -> str:
     if 1e-3 <= value < 1e4:
         return f"{value:g}"

@@ -61,9 +61,7 @@ class ReportResult:
     """The svg of every figure."""
 
 
-def report(
-    paths: SweepPaths, *, asymptote: float = 0.0, unigram_entropy_nats: float | None = None
-) -> ReportResult:
+def report(paths: SweepPaths, *, asymptote: float = 0.0) -> ReportResult:
     """Write tables, figures, ``fits.json``, ``runs.parquet`` and ``report.html`` of a sweep.
 
     Parameters
@@ -72,8 +70,6 @@ def report(
         The sweep.
     asymptote
         Pinned E of every law, nats.
-    unigram_entropy_nats
-        Entropy of the corpus's token frequencies: losses above it have learned no context.
 
     Raises
     ------
@@ -93,7 +89,7 @@ def report(
     cannot = cannot_sentences(found.laws, found.comparisons)
     if not any(item.name == "norms_by_depth" for item in drawn):
         cannot = (*cannot, "Diagnostics: no usable run has any.")
-    page = _page(found, manifest, tables, drawn, saved, cannot, unigram_entropy_nats)
+    page = _page(found, manifest, tables, drawn, saved, cannot)
     write_text_atomically(paths.report, page)
     n_used = len(usable(found.runs))
     return ReportResult(
@@ -136,7 +132,6 @@ def _page(
     drawn: Sequence[Drawn],
     saved: Mapping[str, Path],
     cannot: Sequence[str],
-    unigram_entropy_nats: float | None,
 ) -> str:
     shown = tables[2]
     if len(shown.cells) > _MAX_RUNS_SHOWN:
@@ -157,7 +152,7 @@ def _page(
             {"title": d.title, "text": d.text, "uri": _data_uri(saved[d.name])} for d in drawn
         ],
         cannot=cannot,
-        entropy=_entropy_sentence(found, unigram_entropy_nats),
+        entropy=_entropy_sentence(found, manifest.unigram_entropy_nats),
         statuses=_counts(found.runs["status"]),
         provenance=_provenance(found.runs, manifest),
         grid_text=manifest.grid_text,
@@ -176,12 +171,13 @@ def _data_uri(svg: Path) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(svg.read_bytes()).decode()
 
 
-def _entropy_sentence(found: Analysis, entropy: float | None) -> str | None:
+def _entropy_sentence(found: Analysis, entropies: Mapping[str, float]) -> str | None:
     losses = usable(found.runs)["loss_nats"]
-    if entropy is None or losses.empty:
+    if not entropies or losses.empty:
         return None
+    stated = ", ".join(f"{nats:.4f} nats per token ({name})" for name, nats in entropies.items())
     return (
-        f"Unigram entropy of the corpus: {entropy:.4f} nats per token; final losses lie between "
+        f"Unigram entropy of the corpus: {stated}; final losses lie between "
         f"{losses.min():.4f} and {losses.max():.4f}."
     )
 

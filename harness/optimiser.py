@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Optimizer
 
 from harness.config import TrainConfig
 from harness.model import Transformer
+from harness.muon import BatchedMuon
 
 Groups = dict[str, list[nn.Parameter]]
 
@@ -109,12 +110,11 @@ def _nonempty(*groups: dict[str, Any]) -> list[dict[str, Any]]:
     return [group for group in groups if group["params"]]
 
 
-def _muon(matrices: list[nn.Parameter], train: TrainConfig) -> Muon:
-    return Muon(
+def _muon(matrices: list[nn.Parameter], train: TrainConfig) -> BatchedMuon:
+    return BatchedMuon(
         [{"params": matrices, "lr_scale": 1.0}],
         weight_decay=train.weight_decay,
         momentum=train.momentum,
-        adjust_lr_fn="match_rms_adamw",
     )
 
 

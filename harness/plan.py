@@ -124,6 +124,9 @@ def to_manifest(grid: Grid, made: Plan, created_at: str | None = None) -> Manife
         overrides=list(grid.overrides),
         created_at=created_at or datetime.now(UTC).isoformat(timespec="seconds"),
         baseline=grid.baseline,
+        unigram_entropy_nats={
+            run.config.data.corpus: run.corpus.unigram_entropy_nats for run in grid.runs
+        },
         runs=list(made.runs),
     )
 

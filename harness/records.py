@@ -88,6 +88,8 @@ class Manifest(BaseModel):
     """UTC time, ISO 8601."""
     baseline: str
     """Arm that multipliers compare with."""
+    unigram_entropy_nats: dict[str, float] = Field(default_factory=dict)
+    """By corpus: entropy of its token frequencies; a loss above it has learned no context."""
     runs: list[PlannedRun]
 
 

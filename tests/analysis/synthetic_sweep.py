@@ -76,6 +76,7 @@ def build_sweep(root: Path, world: World | None = None) -> SweepPaths:
         grid_text="sweep: synthetic\n# <b>not markup</b>\n",
         created_at="2026-01-01T00:00:00+00:00",
         baseline="standard",
+        unigram_entropy_nats={"synthetic": 3.1},
         runs=planned,
     )
     write_manifest(paths, manifest)

@@ -26,7 +26,7 @@ TWO_ARMS = {"standard": 1.0, "full": 1.3}
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepPaths, ReportResult]:
     statuses = {run_id("full", 2, 1): "diverged", run_id("delta", 0, 1): "failed"}
     paths = build_sweep(tmp_path_factory.mktemp("sweep"), World(noise=0.001, statuses=statuses))
-    return paths, report(paths, unigram_entropy_nats=3.1)
+    return paths, report(paths)
 
 
 def test_report_writes_table_fits_figures_and_one_page(

@@ -9,6 +9,7 @@ from torch import nn
 
 from harness.config import ModelConfig, ResidualConfig, TrainConfig
 from harness.model import Transformer
+from harness.muon import BatchedMuon, orthogonalise
 from harness.optimiser import build_optimizer, clip_gradients, parameter_groups, set_lr
 
 
@@ -64,9 +65,7 @@ def test_joint_step_equals_the_two_optimisers_stepped_apart() -> None:
     train = settings(lr=0.02, adamw_lr_scale=0.5, residual_lr_scale=0.1)
     joint = build_optimizer(joint_model, train)
     groups = parameter_groups(apart_model)
-    muon = torch.optim.Muon(
-        groups["hidden"], lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
-    )
+    muon = BatchedMuon(groups["hidden"], lr=0.02, weight_decay=0.1)
     adamw = torch.optim.AdamW(
         [
             {"params": groups["decayed"], "weight_decay": 0.1},
@@ -113,3 +112,44 @@ def test_clipping_bounds_the_global_norm_and_zero_only_measures() -> None:
     torch.testing.assert_close(
         torch.as_tensor(squares).sqrt(), torch.tensor(1.0), rtol=1e-4, atol=0
     )
+
+
+def matrices(seed: int, *shapes: tuple[int, int]) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+
+
+SHAPES = [(32, 32), (88, 32), (32, 88), (32, 32), (88, 32), (8, 64)]
+
+
+def test_muon_follows_torchs_own_within_the_rounding_of_its_bf16() -> None:
+    ours, theirs = matrices(0, *SHAPES), matrices(0, *SHAPES)
+    start = [parameter.detach().clone() for parameter in ours]
+    settings = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.95}
+    steppers = [
+        BatchedMuon(ours, **settings),
+        torch.optim.Muon(theirs, adjust_lr_fn="match_rms_adamw", **settings),
+    ]
+    for step in range(4):
+        for parameters, stepper in zip((ours, theirs), steppers, strict=True):
+            for parameter, gradient in zip(parameters, matrices(step + 1, *SHAPES), strict=True):
+                parameter.grad = gradient.detach()
+            stepper.step()
+    for left, right, begin in zip(ours, theirs, start, strict=True):
+        moved, difference = right - begin, left - right
+        assert difference.norm() < 0.02 * moved.norm()
+
+
+def test_newton_schulz_equals_the_written_out_polynomial() -> None:
+    stack = torch.randn(3, 5, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for ours, matrix in zip(orthogonalise(stack), stack, strict=True):
+        u, s, v = torch.linalg.svd(matrix / matrix.norm(), full_matrices=False)
+        for _ in range(5):  # the iteration acts on singular values alone
+            s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+        torch.testing.assert_close(ours, u @ torch.diag(s) @ v, rtol=1e-9, atol=1e-10)
+        assert (s > 0.5).all()
+        assert (s < 1.3).all()
+
+
+def test_newton_schulz_leaves_a_zero_gradient_at_zero() -> None:
+    assert torch.equal(orthogonalise(torch.zeros(1, 4, 6)), torch.zeros(1, 4, 6))
