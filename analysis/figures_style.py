@@ -128,8 +128,12 @@ def compute_axis(axes: Axes) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("e+", "e")))
+    axes.xaxis.set_major_formatter(FuncFormatter(_scientific))
     axes.set_xlabel("training FLOPs")
+
+
+def _scientific(value: float, _: object = None) -> str:
+    return f"{value:.0e}".replace("e+", "e")
 
 
 def _plain(value: float, _: object = None) -> str:

@@ -2,8 +2,8 @@
 
 The algorithm, coefficients and update scaling are those of ``torch.optim.Muon``, which iterates in
 bf16 one matrix after the other. On a CPU that costs more than the model's own forward and backward
-pass at small width, and rounds runs apart that should be equal; here matrices of one shape go through
-the iteration together, in their own precision on a CPU and in bf16 on CUDA.
+pass at small width, and rounds runs apart that should be equal; here matrices of one shape go
+through the iteration together, in their own precision on a CPU and in bf16 on CUDA.
 """
 
 from __future__ import annotations
