@@ -307,9 +307,11 @@ def sync(
     """
     from analysis.figures_diagnostics import run_figures
     from harness.mirror import Mirror
+    from harness.records import read_manifest
     from harness.tracking import create_store
 
     paths = _sweep(grid, results)
+    read_manifest(paths)
     mirror = Mirror(paths, create_store(paths), run_figures)
     if not follow:
         _sync_once(mirror)

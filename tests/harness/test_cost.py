@@ -20,7 +20,7 @@ SHAPES: list[dict[str, Any]] = [
     {"n_layers": 5, "d_model": 48, "head_dim": 8, "d_ff": 80, "tied_head": True},
 ]
 RECIPES = ["standard", "full", "block", "delta", "low_rank", "multi_stream"]
-VOCAB, SEQ_LEN, BATCH = 61, 24, 2
+VOCAB, SEQ_LEN, BATCH = 61, 32, 2
 
 
 def config_of(residual: str, shape: dict[str, Any]) -> RunConfig:
