@@ -46,7 +46,7 @@ def _package(name: str) -> Finding:
     try:
         return Finding(True, name, version(name))
     except PackageNotFoundError:
-        return Finding(False, name, "not installed: pip install 'isoloss[train]'")
+        return Finding(False, name, "not installed: in the checkout, pip install -e '.[train]'")
 
 
 def _device() -> Finding:

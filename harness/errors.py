@@ -37,5 +37,5 @@ class MissingExtraError(IsolossError):
     def __init__(self, command: str, extra: str, module: str) -> None:
         super().__init__(
             f"'isoloss {command}' needs the module '{module}'. "
-            f"Install the extra that brings it: pip install 'isoloss[{extra}]'"
+            f"Install the extra that brings it: in the checkout, pip install -e '.[{extra}]'"
         )

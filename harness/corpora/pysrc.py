@@ -105,7 +105,7 @@ def source() -> Source:
     if not present:
         raise DataError(
             f"corpus 'pysrc' is the Python source of {', '.join(DISTRIBUTIONS)}, and none of them "
-            "is installed. Install the extra: pip install 'isoloss[train]'"
+            "is installed. Install the extra: in the checkout, pip install -e '.[train]'"
         )
     provenance = {
         "packages": [package.summary() for package in present],

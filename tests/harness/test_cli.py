@@ -149,4 +149,4 @@ def test_a_command_that_lacks_its_extra_says_which(command: str, tmp_path: Path)
     )
     assert done.returncode == 2
     assert f"'isoloss {command}' needs the module 'torch'" in done.stderr
-    assert "pip install 'isoloss[train]'" in done.stderr
+    assert "pip install -e '.[train]'" in done.stderr

@@ -19,10 +19,10 @@ def ours(residual: str = "standard", seed: int = 0, **shape: object) -> Transfor
     return Transformer(model, ResidualConfig(name=residual), VOCAB, seed)
 
 
-def llama_with_our_weights(model: Transformer) -> torch.nn.Module:
-    """A ``transformers`` Llama that holds the same weights."""
+def theirs(name: str, model: Transformer, weights: dict[str, Tensor]) -> torch.nn.Module:
+    """A model of ``transformers`` of our model's shape that holds the given weights."""
     c = model.config
-    config = transformers.LlamaConfig(
+    config = getattr(transformers, f"{name}Config")(
         vocab_size=VOCAB,
         hidden_size=c.d_model,
         intermediate_size=c.ffn_width,
@@ -33,12 +33,11 @@ def llama_with_our_weights(model: Transformer) -> torch.nn.Module:
         rms_norm_eps=c.norm_eps,
         rope_theta=c.rope_theta,
         tie_word_embeddings=c.tied_head,
-        attention_bias=False,
         attn_implementation="eager",
     )
-    llama = transformers.LlamaForCausalLM(config).to(next(model.parameters()).dtype)
-    llama.load_state_dict(_renamed(model), strict=not c.tied_head)
-    return llama.eval()
+    other: torch.nn.Module = getattr(transformers, f"{name}ForCausalLM")(config)
+    other.load_state_dict(weights, strict=not c.tied_head)
+    return other.eval()
 
 
 def _renamed(model: Transformer) -> dict[str, Tensor]:
@@ -76,7 +75,7 @@ def tokens(batch: int = 2, length: int = 40) -> Tensor:
 def test_standard_model_gives_the_logits_of_llama(shape: dict[str, object]) -> None:
     model = ours(**shape).eval()
     with torch.no_grad():
-        expected = llama_with_our_weights(model)(tokens()).logits
+        expected = theirs("Llama", model, _renamed(model))(tokens()).logits
         torch.testing.assert_close(model(tokens()), expected, rtol=0, atol=1e-5)
 
 
@@ -84,27 +83,12 @@ def test_qk_norm_gives_the_logits_of_qwen3() -> None:
     model = ours(qk_norm=True).eval()
     for sublayer in model.sublayers[::2]:
         torch.nn.init.uniform_(sublayer.body.query_norm.gain, 0.5, 1.5)
-    c = model.config
-    config = transformers.Qwen3Config(
-        vocab_size=VOCAB,
-        hidden_size=c.d_model,
-        intermediate_size=c.ffn_width,
-        num_hidden_layers=c.n_layers,
-        num_attention_heads=c.n_heads,
-        num_key_value_heads=c.n_key_value_heads,
-        head_dim=c.head_dim,
-        rms_norm_eps=c.norm_eps,
-        rope_theta=c.rope_theta,
-        tie_word_embeddings=False,
-        attn_implementation="eager",
-    )
-    qwen = transformers.Qwen3ForCausalLM(config).eval()
     weights = _renamed(model)
-    for layer in range(c.n_layers):
+    for layer in range(model.config.n_layers):
         body = model.sublayers[2 * layer].body
         weights[f"model.layers.{layer}.self_attn.q_norm.weight"] = body.query_norm.gain.detach()
         weights[f"model.layers.{layer}.self_attn.k_norm.weight"] = body.key_norm.gain.detach()
-    qwen.load_state_dict(weights)
+    qwen = theirs("Qwen3", model, weights)
     with torch.no_grad():
         torch.testing.assert_close(model(tokens()), qwen(tokens()).logits, rtol=0, atol=1e-5)
 
