@@ -108,7 +108,7 @@ def fit_shared(
     Raises
     ------
     FitRefused
-        Fewer than three compute levels, no arm with two sizes, or a loss at or below E.
+        Fewer than three compute levels, no arm with three, or a loss at or below E.
     """
     _check(points)
     arms = np.array([point.arm for point in points])

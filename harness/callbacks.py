@@ -1,8 +1,8 @@
 """Lightning callbacks of one run: journal, divergence guard, validation, diagnostics, checkpoints.
 
-Each does one thing at the end of a training step, in the order of :func:`run_callbacks`. All are
-functions of the step count, never of an epoch, so that a resumed run does what an undisturbed one
-does.
+Each does one thing at the end of a training step, in the order in which ``training`` lists them.
+All are functions of the step count, never of an epoch, so that a resumed run does what an
+undisturbed one does.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ class StopSignal:
 
     parent: int | None = None
     requested: bool = False
+    installed: bool = False
+    """Whether this process's signals are ours."""
 
     def install(self) -> None:
         """Take SIGINT and SIGTERM: the first asks for a stop, nothing is done in the handler
         itself.
         """
+        self.installed = True
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
@@ -140,15 +143,17 @@ class Journal(StepCallback):
     def after_step(
         self, trainer: Trainer, module: LanguageModel, outputs: Mapping[str, Any], step: int
     ) -> None:
-        """Close the clock; every ``log_every`` steps and at the end, write a row and check it."""
-        due = step % self.log_every == 0 or step == self.progress.steps
-        loss = outputs["loss_nats"].item() if due else None
+        """Close the clock, check the loss, and write a row when one is due.
+
+        The check runs at every step: whether a run diverged must not depend on how it is logged.
+        """
+        loss = outputs["loss_nats"].item()
         if self.warm:
             self.window.append(time.perf_counter() - self.started)
         self.warm = True
-        if loss is not None:
+        if step % self.log_every == 0 or step == self.progress.steps:
             self._write(outputs, step, loss)
-            self._guard(trainer, step, loss)
+        self._guard(trainer, step, loss)
 
     def _write(self, outputs: Mapping[str, Any], step: int, loss: float) -> None:
         row = self.progress.row(
@@ -249,9 +254,9 @@ class Checkpointer(StepCallback):
         self.every_s = every_s
         self.saved_at = time.perf_counter()
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the signals back from the trainer, which would end the process on SIGTERM."""
-        if self.progress.stop.parent is not None:
+        if self.progress.stop.installed:
             self.progress.stop.install()
 
     def after_step(

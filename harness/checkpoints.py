@@ -27,12 +27,25 @@ def save_checkpoint(trainer: Trainer, paths: RunPaths) -> Path:
     target = paths.checkpoints / f"step-{trainer.global_step:08d}.ckpt"
     scratch = target.with_suffix(".partial")
     trainer.save_checkpoint(scratch)
-    with scratch.open("rb") as stream:
-        os.fsync(stream.fileno())
+    # What a checkpoint has passed is never logged again, so the rows must reach the disk before it.
+    for written in (paths.metrics, paths.diagnostics, scratch):
+        _to_disk(written)
     scratch.replace(target)
+    _to_disk(paths.checkpoints)
     for old in _newest_first(paths)[KEPT:]:
         old.unlink(missing_ok=True)
     return target
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file, or a folder's list of files, survives a power cut."""
+    if not path.exists():
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _newest_first(paths: RunPaths) -> list[Path]:

@@ -69,6 +69,10 @@ def main() -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if debug or error.filename is None:
+            raise
+        _fail(f"{error.filename}: {error.strerror}")
     except ModuleNotFoundError as error:
         if debug or error.name is None or error.name.split(".")[0] not in _extra_modules():
             raise
@@ -131,7 +135,13 @@ def plan(
     console = tools.console()
     for part in plan_tables(loaded, planned, change):
         console.print(part, markup=False, highlight=False)
-    console.print(f"Next: isoloss run {grid}", highlight=False)
+    options = [f"--set {override}" for override in overrides or ()] + _elsewhere(results)
+    console.print(" ".join(["Next: isoloss run", grid, *options]), highlight=False)
+
+
+def _elsewhere(results: Path) -> list[str]:
+    """The option that a next command needs to find results outside the default folder."""
+    return [] if results == tools.RESULTS else [f"--results {results}"]
 
 
 @app.command()
@@ -139,7 +149,8 @@ def run(
     grid: GridArgument,
     on: Annotated[str, typer.Option("--on", help="Where to run: local.")] = "local",
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Runs at a time; default: one per core.")
+        int | None,
+        typer.Option("--workers", min=1, help="Runs at a time; default: one per GPU, or per core."),
     ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Start at most this many runs.")
@@ -166,7 +177,7 @@ def run(
     for notice in planned.notices:
         console.print(f"note: {notice}", markup=False, highlight=False)
     _execute(console, paths, manifest, loaded, workers, limit)
-    _finish(console, paths, manifest, grid)
+    _finish(console, paths, manifest, " ".join([manifest.sweep, *_elsewhere(results)]))
 
 
 def _execute(
@@ -178,7 +189,7 @@ def _execute(
     limit: int | None,
 ) -> None:
     from harness.console import SweepProgress
-    from harness.sweep import difference, execute
+    from harness.sweep import default_workers, difference, execute
 
     change = difference(paths, manifest)
     todo = [state.run for state in change.todo][:limit]
@@ -186,40 +197,42 @@ def _execute(
     if not todo:
         return
     with SweepProgress(console, paths, todo) as progress:
-        undisturbed = execute(
+        outcome = execute(
             paths,
             manifest.sweep,
             todo,
             grid.execution,
-            workers=workers or os.cpu_count() or 1,
+            workers=workers or default_workers(),
             mlflow=grid.mlflow.mode != "off",
             on_poll=progress.poll,
         )
-    if not undisturbed:
+    for trouble in outcome.troubles:
+        console.print(trouble, markup=False, highlight=False, style="bold")
+    if not outcome.undisturbed:
         console.print(
             "Stopped; every unfinished run is saved. The same command goes on from there."
         )
 
 
-def _finish(console: Console, paths: SweepPaths, manifest: Manifest, grid: str) -> NoReturn:
+def _finish(console: Console, paths: SweepPaths, manifest: Manifest, sweep: str) -> NoReturn:
     from harness.console import status_line
     from harness.status import sweep_states
 
     states = sweep_states(paths, manifest)
     all_done = all(state.status == "done" for state in states)
-    _print_failures(console, states, grid)
+    _print_failures(console, states, sweep)
     console.print(f"{manifest.sweep}: {status_line(states)}", highlight=False)
-    next_command = f"isoloss report {grid}" if all_done else f"isoloss status {grid}"
-    console.print(f"Next: {next_command}", highlight=False)
+    next_command = "report" if all_done else "status"
+    console.print(f"Next: isoloss {next_command} {sweep}", highlight=False)
     raise typer.Exit(0 if all_done else 1)
 
 
-def _print_failures(console: Console, states: list[RunState], grid: str) -> None:
+def _print_failures(console: Console, states: list[RunState], sweep: str) -> None:
     for state in states:
         if state.status in ("failed", "diverged"):
             console.print(
                 f"{state.run.run_id} {state.run.cell}: {state.reason}; "
-                f"see isoloss logs {grid} {state.run.run_id}",
+                f"see isoloss logs {sweep} {state.run.run_id}",
                 markup=False,
                 highlight=False,
             )
@@ -305,6 +318,9 @@ def sync(
 
     Example: isoloss sync quickstart
     """
+    asked: list[int] = []
+    if follow:  # first of all: the imports below take seconds, and a stop may come during them
+        signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     from analysis.figures_diagnostics import run_figures
     from harness.mirror import Mirror
     from harness.records import read_manifest
@@ -316,8 +332,6 @@ def sync(
     if not follow:
         _sync_once(mirror)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    asked: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     parent = os.getppid()
     mirror.follow(lambda: bool(asked) or os.getppid() != parent)
 

@@ -31,8 +31,8 @@ def console() -> Console:
 
 def recipes(
     name: Annotated[str | None, typer.Argument(help="One recipe, in full.")] = None,
-    n_layers: Annotated[int, typer.Option(help="Depth at which to state the cost.")] = 12,
-    d_model: Annotated[int, typer.Option(help="Width at which to state the cost.")] = 768,
+    n_layers: Annotated[int, typer.Option(min=1, help="Depth at which to state the cost.")] = 12,
+    d_model: Annotated[int, typer.Option(min=1, help="Width at which to state the cost.")] = 768,
 ) -> None:
     """List the residual variants with equation, options and cost.
 

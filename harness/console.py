@@ -12,7 +12,7 @@ from rich.table import Table
 
 from harness.paths import SweepPaths
 from harness.records import PlannedRun
-from harness.status import RunState, counts, run_state
+from harness.status import RunState, counts, run_folders, run_state
 
 REFRESH_S = 1.0
 """Seconds between two looks at the run folders."""
@@ -106,7 +106,9 @@ class SweepProgress:
     def look(self) -> None:
         """Read the open runs, report those that ended, and update the bars."""
         self.last_look = time.monotonic()
-        states = [run_state(r, self.paths.run(r.run_id), controlled=True) for r in self.open]
+        begun = set(run_folders(self.paths))
+        candidates = [run for run in self.open if run.run_id in begun]
+        states = [run_state(r, self.paths.run(r.run_id), controlled=True) for r in candidates]
         for state in states:
             if state.status not in ("running", "queued", "planned"):
                 self._report_end(state)

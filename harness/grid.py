@@ -47,7 +47,7 @@ class Mlflow(Strict):
     """The mirror of the records in MLflow."""
 
     mode: Literal["direct", "off"] = "direct"
-    """direct: workers log while they train. off: no MLflow at all."""
+    """direct: one process beside the workers mirrors the run folders. off: no MLflow at all."""
 
 
 class Analysis(Strict):

@@ -2,8 +2,8 @@
 
 Shapes: B batch, T tokens, D d_model, H query heads, K key/value heads, E head_dim, F d_ff.
 Matrices are initialised fan-in, N(0, 1/fan_in); the projections that write to the residual stream
-are scaled down by a further sqrt(n_sublayers), so that the stream of the standard residual keeps
-the scale of its embedding whatever the depth.
+are scaled down by a further sqrt(n_sublayers), so that their sum keeps one scale whatever the
+depth: that of the embedding, unless a tied head makes the embedding smaller.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ so that arms of one seed share every backbone weight bit for bit.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Protocol
 
 import torch
@@ -23,6 +24,12 @@ class Observer(Protocol):
 
     def __call__(self, t: int, before: State, u: Tensor, y: Tensor, after: State) -> None:
         """Called after sublayer ``t`` with the state before its read and after its write."""
+
+
+def random_stream(part: str, seed: int) -> torch.Generator:
+    """Open the random numbers of one part of a model: independent of every other part's."""
+    digest = hashlib.sha256(f"{part}:{seed}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 class Transformer(nn.Module):
@@ -47,10 +54,11 @@ class Transformer(nn.Module):
         self.config = model
         with torch.random.fork_rng(devices=[]):  # torch's own initialisation draws globally
             self._build(model, vocab_size)
-        self._initialise(torch.Generator().manual_seed(seed))
+        self._initialise(random_stream("backbone", seed))
         shape = Shape(n_layers=model.n_layers, d_model=model.d_model)
-        recipe_generator = torch.Generator().manual_seed(seed)
-        self.residual: Residual = build(residual.name, shape, residual.options, recipe_generator)
+        self.residual: Residual = build(
+            residual.name, shape, residual.options, random_stream("residual", seed)
+        )
 
     def _build(self, model: ModelConfig, vocab_size: int) -> None:
         rotary = Rotary(model.head_dim, model.rope_theta)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from harness.config import SCHEMA_VERSION, RunConfig
+from harness.errors import DataError
 from harness.paths import RunPaths
-from harness.records import PlannedRun, RunRecord, Status, read_jsonl
+from harness.records import PlannedRun, RunRecord, Status, parsed_lines, read_jsonl
 
 
 def utc_now() -> str:
@@ -39,6 +41,11 @@ def build_record(
         Why the run enters no fit; required unless the status is ``done``.
     error
         The exception of a failed run, in one line.
+
+    Raises
+    ------
+    DataError
+        The run is ``done`` but its final validation is not in the metrics file.
     """
     config = RunConfig.model_validate(run.config)
     rows = read_jsonl(paths.metrics)
@@ -61,7 +68,7 @@ def build_record(
         **run.cost.model_dump(
             exclude={"state_bytes", "flops_per_token", "flops_per_token_residual"}
         ),
-        **_measured(config, run, rows, status),
+        **_measured(config, run, paths, rows, status),
         **_speed(config, run, rows, provenance["peak_flops_per_s"]),
         **provenance,
     )
@@ -88,24 +95,33 @@ def _science(config: RunConfig) -> dict[str, Any]:
 
 
 def _measured(
-    config: RunConfig, run: PlannedRun, rows: list[dict[str, Any]], status: Status
+    config: RunConfig,
+    run: PlannedRun,
+    paths: RunPaths,
+    rows: list[dict[str, Any]],
+    status: Status,
 ) -> dict[str, Any]:
     """Loss at the last step; null unless the run reached it."""
     final = [r for r in rows if r["kind"] == "val" and r["step"] == run.cost.steps]
-    finished = status == "done" and bool(final)
+    finished = status == "done"
+    if finished and not final:
+        raise DataError(
+            f"{paths.metrics}: the validation of the last step is missing. "
+            f"Delete {paths.root} to train this run again."
+        )
     return {
         "loss_nats": final[-1]["loss_nats"] if finished else None,
         "bits_per_byte": final[-1]["bits_per_byte"] if finished else None,
         "eval_tokens": config.train.eval_tokens if finished else None,
         "last_step": max((int(r["step"]) for r in rows), default=0),
-        "wall_s": _wall_s(rows),
+        "wall_s": _wall_s(parsed_lines(paths.metrics)),
     }
 
 
-def _wall_s(rows: list[dict[str, Any]]) -> float | None:
-    """Sum over attempts of the time from their start to their last surviving row."""
+def _wall_s(lines: Iterable[dict[str, Any]]) -> float | None:
+    """Sum over attempts of the time from their start to their last row, repeated steps included."""
     last: dict[int, float] = {}
-    for row in rows:
+    for row in lines:
         attempt = int(row["attempt"])
         last[attempt] = max(last.get(attempt, 0.0), float(row["elapsed_s"]))
     return sum(last.values()) if last else None

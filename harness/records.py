@@ -252,12 +252,13 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     last one stands. Torn lines are skipped. Rows come back ordered by step.
     """
     rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for row in _parsed_lines(path):
+    for row in parsed_lines(path):
         rows[(str(row.get("kind", "")), int(row["step"]))] = row
     return sorted(rows.values(), key=lambda row: (int(row["step"]), str(row.get("kind", ""))))
 
 
-def _parsed_lines(path: Path) -> Iterator[dict[str, Any]]:
+def parsed_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a metrics file as written, repeated steps included; torn lines are skipped."""
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as stream:

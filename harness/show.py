@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness.grid import Grid
     from harness.plan import Plan
     from harness.sweep import Difference
+    from recipes.base import Shape
 
 SHOWN_RUNS = 20
 """Runs that `plan` lists; --json has them all."""
@@ -183,34 +184,43 @@ def recipe_table(n_layers: int, d_model: int) -> list[RenderableType]:
     from recipes.base import Shape, available
 
     shape = Shape(n_layers=n_layers, d_model=d_model)
-    rows = []
-    for name, cls in available().items():
-        cost = cls.cost(shape, cls.Options())
-        rows.append(
-            (
-                name,
-                cls.equation,
-                human(cost.params),
-                human(cost.flops_per_token),
-                f"{cost.elements_moved_per_token / d_model:.0f} d",
-            )
-        )
+    rows = [(name, cls.equation, *_prices(name, shape)) for name, cls in available().items()]
     headers = ("recipe", "equation", "params", "forward FLOPs/token", "moved/token")
     note = (
-        f"Cost at default options, n_layers {n_layers}, d_model {d_model}; d is d_model elements."
+        f"Cost at default options, n_layers {n_layers}, d_model {d_model}; d is d_model elements; "
+        "- where the default options do not fit the shape."
     )
     return [table(headers, rows, left=2), note]
 
 
+def _prices(name: str, shape: Shape) -> tuple[str, str, str]:
+    from recipes.base import RecipeError, get, parse_options
+
+    try:
+        cost = get(name).cost(shape, parse_options(name, {}, shape))
+    except RecipeError:
+        return ("-", "-", "-")
+    moved = f"{cost.elements_moved_per_token / shape.d_model:.0f} d"
+    return (human(cost.params), human(cost.flops_per_token), moved)
+
+
 def recipe_page(name: str, n_layers: int, d_model: int) -> list[RenderableType]:
-    """One recipe in full: docstring of its file, options with defaults, cost."""
+    """One recipe in full: docstring of its file, options with defaults, cost.
+
+    Raises
+    ------
+    IsolossError
+        No such recipe, or its default options do not fit the shape.
+    """
     import inspect
 
     from harness.errors import IsolossError
-    from recipes.base import RecipeError, Shape, get
+    from recipes.base import RecipeError, Shape, get, parse_options
 
+    shape = Shape(n_layers=n_layers, d_model=d_model)
     try:
         cls = get(name)
+        cost = cls.cost(shape, parse_options(name, {}, shape))
     except RecipeError as error:
         raise IsolossError(str(error)) from error
     module = inspect.getmodule(cls)
@@ -219,7 +229,6 @@ def recipe_page(name: str, n_layers: int, d_model: int) -> list[RenderableType]:
         (option, repr(info.get_default()), info.description or "")
         for option, info in cls.Options.model_fields.items()
     ]
-    cost = cls.cost(Shape(n_layers=n_layers, d_model=d_model), cls.Options())
     price = (
         f"At n_layers {n_layers}, d_model {d_model}: {human(cost.params)} parameters, "
         f"{human(cost.flops_per_token)} forward FLOPs, "

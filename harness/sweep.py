@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from harness.claim import claim
 from harness.config import Execution
 from harness.errors import IsolossError
 from harness.job import Job
-from harness.launch.local import run_local
+from harness.launch.local import Outcome, run_local
 from harness.paths import SweepPaths
 from harness.records import Manifest, PlannedRun, read_record
 from harness.status import RunState, run_folders, sweep_states
@@ -82,15 +83,10 @@ def execute(
     workers: int,
     mlflow: bool,
     on_poll: Callable[[], None],
-) -> bool:
+) -> Outcome:
     """Build what the runs need once, then execute them with local workers.
 
     The corpora are built and the MLflow store is migrated before any worker starts.
-
-    Returns
-    -------
-    bool
-        False when Ctrl-C stopped it.
     """
     from harness.corpora import open_corpus
 
@@ -99,6 +95,13 @@ def execute(
     job = Job(sweep=sweep, sweep_dir=paths.root, runs=runs, execution=execution)
     mirror = mirror_command(paths) if mlflow else None
     return run_local(paths, job, workers=workers, mirror=mirror, on_poll=on_poll)
+
+
+def default_workers() -> int:
+    """One worker per GPU, or one per core where there is none."""
+    import torch
+
+    return torch.cuda.device_count() or os.cpu_count() or 1
 
 
 def mirror_command(paths: SweepPaths) -> list[str]:

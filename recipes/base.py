@@ -235,7 +235,7 @@ def available() -> dict[str, type[Residual]]:
 def _load(entry: EntryPoint) -> None:
     try:
         entry.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # foreign code may raise anything
         owner = entry.dist.name if entry.dist else "an unknown distribution"
         raise RecipeError(
             f"entry point '{entry.name} = {entry.value}' of {owner} cannot be loaded: {error}"
@@ -266,8 +266,8 @@ def _import_class(path: str) -> type[Residual]:
     module, _, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise RecipeError(f"recipe '{path}' cannot be imported: {error}") from error
+    except Exception as error:  # foreign code may raise anything
+        raise RecipeError(f"recipe '{path}' cannot be imported: {error!r}") from error
     if not (isinstance(found, type) and issubclass(found, Residual)):
         raise RecipeError(f"recipe '{path}' is not a subclass of recipes.base.Residual")
     if "name" not in found.__dict__:

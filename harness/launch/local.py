@@ -36,6 +36,16 @@ STOPPED = 75
 """Exit code of a worker that stopped on request (``harness.worker.STOPPED``)."""
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """How a local execution ended."""
+
+    undisturbed: bool
+    """False when Ctrl-C stopped it; every unfinished run can then be resumed."""
+    troubles: tuple[str, ...]
+    """What went wrong outside the runs, one line each, with the file that says more."""
+
+
 @dataclass
 class Pool:
     """The worker processes of one ``isoloss run``."""
@@ -47,7 +57,7 @@ class Pool:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     deaths: Counter[str] = field(default_factory=Counter)
     """Workers lost by the run they were executing."""
-    given_up: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
 
     def start(self) -> None:
         """Start all workers."""
@@ -82,11 +92,15 @@ class Pool:
     def _after_death(self, process: subprocess.Popen[bytes]) -> list[subprocess.Popen[bytes]]:
         victim = self._run_of(process.pid)
         self.deaths[victim or ""] += 1
-        if victim is not None and self.deaths[victim] >= LIVES:
-            self.given_up.append(victim)
-            self._mark_failed(victim, process.returncode)
-        if victim is None and self.deaths[""] >= LIVES:
+        if self.deaths[victim or ""] < LIVES:
+            return [self._spawn()]
+        if victim is None:
+            log = self.paths.logs / "workers.log"
+            self.troubles.append(
+                f"{LIVES} workers ended before they took a run: {_last_line(log)} (see {log})"
+            )
             return []
+        self._mark_failed(victim, process.returncode)
         return [self._spawn()]
 
     def _run_of(self, pid: int) -> str | None:
@@ -103,11 +117,10 @@ class Pool:
         run = next(r for r in self.job.runs if r.run_id == run_id)
         write_job(self.paths.jobs / name, self.job.model_copy(update={"runs": [run]}))
         reason = f"its worker ended with exit code {code}, {LIVES} times in a row"
-        subprocess.run(
-            [sys.executable, "-m", "harness.worker", str(self.paths.jobs / name), "--fail", reason],
-            check=True,
-            stdin=subprocess.DEVNULL,
-        )
+        command = [sys.executable, "-m", "harness.worker", str(self.paths.jobs / name)]
+        done = subprocess.run([*command, "--fail", reason], stdin=subprocess.DEVNULL)
+        if done.returncode:
+            self.troubles.append(f"run {run_id} cannot be recorded as failed, although {reason}")
 
     def stop(self) -> None:
         """Ask all workers to save and stop, and wait for them."""
@@ -145,7 +158,7 @@ def run_local(
     workers: int,
     mirror: list[str] | None,
     on_poll: Callable[[], None],
-) -> bool:
+) -> Outcome:
     """Execute the runs of ``job`` with ``workers`` processes.
 
     Parameters
@@ -154,20 +167,16 @@ def run_local(
         Command of the MLflow mirror to run beside the workers; None for none.
     on_poll
         Called a few times a second, to show progress.
-
-    Returns
-    -------
-    bool
-        False when Ctrl-C stopped it; every unfinished run can then be resumed.
     """
     paths.logs.mkdir(parents=True, exist_ok=True)
     job_file = paths.jobs / f"{int(time.time())}-{os.getpid()}.json"
     write_job(job_file, job)
     write_run_configs(paths, job)
     pool = Pool(paths, job, job_file, min(workers, len(job.runs)))
-    with claim(paths.controller), _beside(mirror, paths):
+    with claim(paths.controller), _beside(mirror, paths, pool.troubles):
         pool.start()
-        return _tend_until_done(pool, on_poll)
+        undisturbed = _tend_until_done(pool, on_poll)
+    return Outcome(undisturbed, tuple(pool.troubles))
 
 
 def _tend_until_done(pool: Pool, on_poll: Callable[[], None]) -> bool:
@@ -185,8 +194,8 @@ def _tend_until_done(pool: Pool, on_poll: Callable[[], None]) -> bool:
 
 
 @contextlib.contextmanager
-def _beside(command: list[str] | None, paths: SweepPaths) -> Iterator[None]:
-    """Run a command at the lowest priority beside the block, and let it finish after it."""
+def _beside(command: list[str] | None, paths: SweepPaths, troubles: list[str]) -> Iterator[None]:
+    """Run the mirror at the lowest priority beside the block, and let it finish after it."""
     if command is None:
         yield
         return
@@ -206,6 +215,18 @@ def _beside(command: list[str] | None, paths: SweepPaths) -> Iterator[None]:
             process.wait(STOP_PATIENCE_S)
         if process.poll() is None:
             process.kill()
+            process.wait()
+        if process.returncode:
+            log_file = paths.logs / "mlflow.log"
+            troubles.append(
+                f"MLflow is incomplete: {_last_line(log_file)} (see {log_file}); "
+                f"bring it up to date with: isoloss sync {paths.root}"
+            )
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing was logged")
 
 
 def write_run_configs(paths: SweepPaths, job: Job) -> None:

@@ -99,6 +99,9 @@ def draw_pairs(
     ]
 
 
+N_WORLDS = 1000
+
+
 @pytest.mark.parametrize(
     ("n", "tau", "sd"), [(4, 0.003, 0.0015), (5, 0.003, 0.0015), (5, 0.0, 0.003)]
 )
@@ -106,9 +109,9 @@ def test_nominal_95_percent_interval_covers_the_truth_about_95_percent_of_the_ti
     n: int, tau: float, sd: float
 ) -> None:
     rng = np.random.default_rng(20260315)
-    intervals = [iso_loss_ratio(draw_pairs(rng, n, 1.25, tau, sd)) for _ in range(1000)]
+    intervals = [iso_loss_ratio(draw_pairs(rng, n, 1.25, tau, sd)) for _ in range(N_WORLDS)]
     covered = np.mean([not interval.excludes(1.25) for interval in intervals])
-    assert 0.92 <= covered <= 0.99
+    assert abs(covered - 0.95) < 3 * (0.95 * 0.05 / N_WORLDS) ** 0.5
     # An unbounded interval covers everything: few may stand behind that number.
     assert np.mean([interval.bounded for interval in intervals]) > 0.95
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,54 @@ def test_bad_input_is_exit_code_2_without_traceback(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        (b"", 1, "empty"),
+        (b"sweep: x\n\tbase: {}\n", 2, "tab"),
+        (b"sweep: \xff\xfe\x00", 1, "UTF-8"),
+        (b"sweep: x\nbase: &a {residual: *a}\n", 2, "itself"),
+        (b"sweep: x\nbase: {model: {n_layer: 4}}\n", 2, "n_layers"),
+    ],
+    ids=["empty", "tab", "binary", "cycle", "unknown key"],
+)
+def test_a_malformed_grid_starts_nothing(text: bytes, line: int, told: str, tmp_path: Path) -> None:
+    grid = tmp_path / "grid.yaml"
+    grid.write_bytes(text)
+    done = isoloss("run", grid, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"{grid}:{line}: " in done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == [grid]
+
+
+def test_a_results_folder_that_is_a_file_is_one_message(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for arguments in (["run", QUICKSTART], ["report", "tiny"], ["status", "tiny"]):
+        done = isoloss(*arguments, "--results", file)
+        assert done.returncode == 2
+        assert str(file) in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_the_next_command_repeats_what_it_depends_on(tmp_path: Path) -> None:
+    results = tmp_path / "elsewhere"
+    done = isoloss("plan", QUICKSTART, "--set", "train.lr=1e-3", "--results", results)
+    assert f"Next: isoloss run {QUICKSTART} --set train.lr=1e-3 --results {results}" in " ".join(
+        done.stdout.split()
+    )
+
+
+def test_recipes_state_no_cost_for_a_shape_they_refuse() -> None:
+    assert isoloss("recipes", "--n-layers", "1").returncode == 0
+    refused = isoloss("recipes", "block", "--n-layers", "1")
+    assert refused.returncode == 2
+    assert "sublayers" in refused.stderr
+    assert isoloss("recipes", "--n-layers", "0").returncode == 2
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = isoloss("plan", "absent.yaml", "--debug", cwd=tmp_path)
     assert "Traceback" in done.stderr
@@ -105,7 +154,7 @@ def test_recipes_lists_all_and_shows_one_in_full() -> None:
     assert "2603.15031" in page
 
 
-def test_a_new_recipe_trains_at_once(tmp_path: Path) -> None:
+def test_a_new_recipe_passes_the_contract_at_once(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     done = isoloss("new-recipe", "my_residual", "--folder", tmp_path / "mine")
     assert done.returncode == 0
@@ -119,6 +168,22 @@ def test_a_new_recipe_trains_at_once(tmp_path: Path) -> None:
     assert loaded.stdout.strip() == "1", loaded.stderr
     again = isoloss("new-recipe", "my_residual", "--folder", tmp_path / "mine")
     assert again.returncode == 2
+    contract = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *("tests/recipes/test_contract.py", "-k", "not inductor"),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(tmp_path / "mine"),
+            "ISOLOSS_RECIPES": "my_residual:MyResidual",
+        },
+    )
+    assert contract.returncode == 0, contract.stdout[-2000:]
+    assert " passed" in contract.stdout
 
 
 def test_doctor_finds_a_working_environment(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.job import read_job, write_job
 from harness.paths import RunPaths, SweepPaths
 from harness.records import RunRecord, read_jsonl, read_manifest, read_record
 
@@ -229,3 +230,35 @@ def test_a_run_that_raises_is_failed_and_retry_runs_it_again(tmp_path: Path) -> 
     assert call("retry", grid, "--results", tmp_path / "results").returncode == 0
     assert call("run", grid, *options).returncode == 0
     assert records(sweep)[victim.run_id].attempts == 2
+
+
+@pytest.mark.slow
+def test_a_worker_on_its_own_saves_and_exits_75_when_asked_to_stop(
+    undisturbed: SweepPaths, tmp_path: Path
+) -> None:
+    job = read_job(next(undisturbed.jobs.glob("*.json")))
+    sweep = sweep_in(tmp_path)
+    write_job(tmp_path / "job.json", job.model_copy(update={"sweep_dir": sweep.root}))
+    command = [sys.executable, "-m", "harness.worker", str(tmp_path / "job.json")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as worker:
+        wait_for(lambda: any(sweep.root.glob("runs/*/metrics.jsonl")))
+        worker.terminate()
+        assert worker.wait(60) == 75
+    assert list(sweep.root.glob("runs/*/checkpoints/step-*.ckpt"))
+
+
+@pytest.mark.slow
+def test_workers_that_cannot_start_are_reported_with_their_last_words(tmp_path: Path) -> None:
+    (tmp_path / "broken" / "lightning").mkdir(parents=True)
+    (tmp_path / "broken" / "lightning" / "__init__.py").write_text("raise OSError('no such disk')")
+    done = subprocess.run(
+        isoloss("run", write_grid(tmp_path), "--results", tmp_path / "results"),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "broken")},
+    )
+    assert done.returncode == 1
+    told = " ".join(done.stdout.split())
+    assert "3 workers ended before they took a run: OSError: no such disk" in told
+    assert "workers.log" in told

@@ -143,3 +143,14 @@ def test_logits_do_not_see_later_tokens() -> None:
         before, after = model(x), model(changed)
     assert torch.equal(before[:, :12], after[:, :12])
     assert not torch.equal(before[:, 12:], after[:, 12:])
+
+
+def test_random_depth_queries_have_nothing_to_do_with_the_backbone() -> None:
+    shape = ModelConfig(n_layers=3, d_model=64, head_dim=16)
+    random = ResidualConfig(name="full", options={"query_init_std": 0.02})
+    model = Transformer(shape, random, VOCAB, seed=0)
+    queries = model.residual.get_parameter("queries").detach()
+    assert 0.015 < queries.std() < 0.025
+    for weight in (model.embedding.weight, model.sublayers[0].body.query.weight):
+        rows = weight.detach()[: len(queries)]
+        assert torch.corrcoef(torch.stack((queries.flatten(), rows.flatten())))[0, 1].abs() < 0.15

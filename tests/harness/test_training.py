@@ -14,7 +14,7 @@ from harness.checkpoints import newest_checkpoint
 from harness.config import Execution
 from harness.errors import CheckpointError, DataError
 from harness.paths import RunPaths, SweepPaths
-from harness.records import PlannedRun, RunRecord, read_jsonl, read_record
+from harness.records import PlannedRun, RunRecord, append_jsonl, read_jsonl, read_record
 from harness.training import open_attempt, train
 from tests.conftest import plan_run, run_folder
 
@@ -142,6 +142,42 @@ def test_a_run_that_diverges_ends_as_a_result(sweep: SweepPaths, lr: float) -> N
         json.loads(line, parse_constant=_refuse)
 
 
+def test_logging_less_often_hides_no_divergence(sweep: SweepPaths) -> None:
+    run = plan_run(train={"lr": 60.0, "optimizer": "adamw"})
+    ends = []
+    for log_every in (1, 10):
+        paths = run_folder(SweepPaths(sweep.root / str(log_every)), run)
+        record = train_once(run, paths, Execution(log_every=log_every, n_diagnostics=0))
+        assert record is not None
+        ends.append((record.status, record.excluded_because))
+    assert ends[0] == ends[1]
+    assert ends[0][0] == "diverged"
+
+
+def test_wall_time_counts_attempts_whose_steps_were_all_repeated(sweep: SweepPaths) -> None:
+    run = plan_run()
+    paths = run_folder(sweep, run)
+    open_attempt(paths)
+    lost = {"kind": "train", "step": 1, "loss_nats": 5.0, "step_time_s": 1.0, "attempt": 1}
+    append_jsonl(paths.metrics, lost | {"elapsed_s": 600.0})
+    record = train_once(run, paths)
+    assert record is not None
+    assert record.attempts == 2
+    assert record.wall_s is not None
+    assert 600 < record.wall_s < 700
+
+
+def test_a_run_without_its_final_validation_is_never_done(sweep: SweepPaths) -> None:
+    run = plan_run()
+    paths = run_folder(sweep, run)
+    train_once(run, paths)
+    paths.record.unlink()
+    kept = [row for row in paths.metrics.read_text().splitlines() if '"val"' not in row]
+    paths.metrics.write_text("\n".join(kept) + "\n")
+    with pytest.raises(DataError, match="validation of the last step is missing"):
+        train_once(run, paths)
+
+
 def _refuse(constant: str) -> None:
     raise AssertionError(f"{constant} is not JSON")
 
@@ -165,17 +201,23 @@ def test_even_steps_end_at_the_last_step() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("residual", "options"),
-    [("full", {}), ("block", {"block_size": 3}), ("low_rank", {})],
+    ("residual", "options", "optimizer", "precision"),
+    [
+        ("full", {}, "adamw", "fp64"),
+        ("block", {"block_size": 3}, "adamw", "fp64"),
+        ("low_rank", {}, "adamw", "fp64"),
+        ("full", {}, "muon", "fp32"),
+        ("block", {"block_size": 3}, "muon", "fp32"),
+    ],
 )
 def test_frozen_zero_queries_reproduce_the_standard_curve(
-    sweep: SweepPaths, residual: str, options: dict[str, Any]
+    sweep: SweepPaths, residual: str, options: dict[str, Any], optimizer: str, precision: str
 ) -> None:
     settings = {
         "budget": {"tokens": 200 * 256},
-        "optimizer": "adamw",
-        "precision": "fp64",
-        "lr": 6e-3,
+        "optimizer": optimizer,
+        "precision": precision,
+        "lr": 6e-3 if optimizer == "adamw" else 2e-2,
     }
     runs = [
         plan_run("standard", train=settings),

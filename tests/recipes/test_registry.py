@@ -134,3 +134,13 @@ def test_impossible_options_are_refused_with_the_reason(
 def test_the_default_block_size_says_that_it_is_the_default() -> None:
     text = message(lambda: parse_options("block", {}, Shape(n_layers=1, d_model=16)))
     assert text.endswith("2 sublayers (2 per layer), got 4 (the default)")
+
+
+def test_a_recipe_file_that_raises_is_named_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_recipe.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    told = message(lambda: get("broken_recipe:Class"))
+    assert "broken_recipe:Class" in told
+    assert "ZeroDivisionError" in told
