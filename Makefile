@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 .PHONY: quickstart test check format help
 
 help:
-	@echo "make quickstart   environment, a small real sweep, the report (about 10 minutes)"
+	@echo "make quickstart   environment, a small real sweep, the report (up to 10 minutes)"
 	@echo "make test         lint, types and the whole test suite"
 	@echo "make format       rewrite the sources in the project's style"
 

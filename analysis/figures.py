@@ -264,9 +264,10 @@ def _ratio_ticks(axes: Axes, narrow: tuple[float, float]) -> None:
 
 def _ratio_grid(low: float, high: float) -> list[float]:
     """Ticks that include 1: evenly spaced over narrow ranges, 1-2-5 over wide ones."""
-    if high / low > 4:
+    if high / low > 2.5:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        ticks = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
+        digits = (1, 2, 5) if high / low > 20 else (1, 1.5, 2, 3, 5, 7)
+        ticks = [digit * 10.0**decade for decade in decades for digit in digits]
     else:
         step = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if (high - low) / s <= 8)
         first = math.ceil((low - 1) / step)

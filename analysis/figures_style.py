@@ -133,7 +133,8 @@ def compute_axis(axes: Axes) -> None:
 
 
 def _scientific(value: float, _: object = None) -> str:
-    return f"{value:.0e}".replace("e+", "e")
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
 
 
 def _plain(value: float, _: object = None) -> str:

@@ -149,6 +149,10 @@ def headline_table(rows: Sequence[HeadlineRow], sizes: Sequence[str]) -> Table:
     )
 
 
+def _corrected(head: Multiplier | None) -> str:
+    return f"Holm p {head.p_holm:.2g}" if head and head.p_holm is not None else ""
+
+
 def _headline_cells(row: HeadlineRow, sizes: Sequence[str]) -> tuple[Cell, ...]:
     head = row.multipliers.get(FLOPS.name)
     verdict = head.verdict if head else "baseline"
@@ -157,7 +161,7 @@ def _headline_cells(row: HeadlineRow, sizes: Sequence[str]) -> tuple[Cell, ...]:
         Cell(f"{row.n_used} of {row.n_runs}"),
         *(loss_cell(row.losses.get(size)) for size in sizes),
         *(ratio_cell(row.multipliers.get(currency.name)) for currency in CURRENCIES),
-        Cell(verdict if row.n_used or head else "no usable run"),
+        Cell(verdict if row.n_used or head else "no usable run", _corrected(head)),
         Cell(_number(row.extra_params_pct, "+.2f")),
         Cell(_number(row.extra_flops_pct, "+.2f")),
         Cell(_number(row.relative_step_time, ".2f")),

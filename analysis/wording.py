@@ -15,6 +15,9 @@ from analysis.compare import Multiplier
 from analysis.figures import ratio_text
 from analysis.fit import FitResult
 
+MAX_TIMING_SPREAD = 1.25
+"""Ratio of step times of equal runs above which the machine counts as disturbed (our choice)."""
+
 
 def counts_sentence(runs: pd.DataFrame) -> str:
     """Say how many runs were used: ``21 of 24 runs used; 3 excluded, each with its reason.``."""
@@ -41,8 +44,8 @@ def headline(multipliers: Sequence[Multiplier], baseline: str) -> str:
     if groups["no difference found"]:
         listed = "; ".join(_named(m) for m in groups["no difference found"])
         parts.append(
-            f"No difference from {baseline} found, after correction for the number of arms, for "
-            f"{listed}."
+            f"No difference from {baseline} found, after Holm's correction over arms, for {listed} "
+            "(95% intervals before correction)."
         )
     for reason in dict.fromkeys(_reason(m) for m in groups["undefined"]):
         same = [m for m in groups["undefined"] if _reason(m) == reason]
@@ -93,11 +96,21 @@ def extrapolation_sentences(multipliers: Sequence[Multiplier]) -> list[str]:
 
 
 def timing_sentences(used: pd.DataFrame) -> list[str]:
-    """Warn when wall-clock compares runs of different machines."""
+    """Warn when wall-clock compares different machines, or one that was busy with other work."""
+    sentences = []
     kinds = used["hardware"].dropna().nunique()
-    if kinds < 2:
-        return []
-    return [f"The runs were timed on {kinds} kinds of machine: read wall-clock with care."]
+    if kinds > 1:
+        sentences.append(
+            f"The runs were timed on {kinds} kinds of machine: read wall-clock with care."
+        )
+    by_cell = used.groupby("cell")["step_time_s"]
+    spread = (by_cell.max() / by_cell.min()).max()
+    if spread > MAX_TIMING_SPREAD:
+        sentences.append(
+            f"Step times of runs that differ by seed alone differ up to {spread:.1f}-fold: the "
+            "machine had other work, and wall-clock columns are no measure of the variants."
+        )
+    return sentences
 
 
 def law_sentence(law: FitResult | str) -> str:

@@ -60,7 +60,7 @@ def main() -> NoReturn:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         app(arguments, standalone_mode=True)
-    except IsolossError as error:
+    except _user_errors() as error:
         if debug:
             raise
         _fail(str(error))
@@ -78,6 +78,12 @@ def main() -> NoReturn:
             raise
         _fail(str(MissingExtraError(arguments[0], "train", error.name)))
     sys.exit(0)
+
+
+def _user_errors() -> tuple[type[Exception], ...]:
+    """Errors that a user can mend; a recipe's own only once recipes were loaded."""
+    recipes = sys.modules.get("recipes.base")
+    return (IsolossError, recipes.RecipeError) if recipes else (IsolossError,)
 
 
 def _fail(message: str) -> NoReturn:
@@ -135,8 +141,11 @@ def plan(
     console = tools.console()
     for part in plan_tables(loaded, planned, change):
         console.print(part, markup=False, highlight=False)
-    options = [f"--set {override}" for override in overrides or ()] + _elsewhere(results)
-    console.print(" ".join(["Next: isoloss run", grid, *options]), highlight=False)
+    options = [*(f"--set {override}" for override in overrides or ()), *_elsewhere(results)]
+    again = " ".join(["isoloss run", grid, *options])
+    done = len(change.done) == len(planned.runs)
+    following = f"isoloss report {loaded.sweep}" if done else again
+    console.print(f"Next: {following}", highlight=False, markup=False)
 
 
 def _elsewhere(results: Path) -> list[str]:
@@ -177,7 +186,7 @@ def run(
     for notice in planned.notices:
         console.print(f"note: {notice}", markup=False, highlight=False)
     _execute(console, paths, manifest, loaded, workers, limit)
-    _finish(console, paths, manifest, " ".join([manifest.sweep, *_elsewhere(results)]))
+    _finish(console, paths, manifest, grid, _elsewhere(results))
 
 
 def _execute(
@@ -193,6 +202,8 @@ def _execute(
 
     change = difference(paths, manifest)
     todo = [state.run for state in change.todo][:limit]
+    for notice in change.notices():
+        console.print(f"note: {notice}", markup=False, highlight=False)
     console.print(f"{manifest.sweep}: {change.describe()}", highlight=False)
     if not todo:
         return
@@ -214,17 +225,24 @@ def _execute(
         )
 
 
-def _finish(console: Console, paths: SweepPaths, manifest: Manifest, sweep: str) -> NoReturn:
+def _finish(
+    console: Console, paths: SweepPaths, manifest: Manifest, grid: str, options: list[str]
+) -> NoReturn:
     from harness.console import status_line
     from harness.status import sweep_states
 
     states = sweep_states(paths, manifest)
-    all_done = all(state.status == "done" for state in states)
+    tally = {state.status for state in states}
+    sweep = " ".join([manifest.sweep, *options])
     _print_failures(console, states, sweep)
     console.print(f"{manifest.sweep}: {status_line(states)}", highlight=False)
-    next_command = "report" if all_done else "status"
-    console.print(f"Next: isoloss {next_command} {sweep}", highlight=False)
-    raise typer.Exit(0 if all_done else 1)
+    following = f"report {sweep}"
+    if tally & {"planned", "queued"}:
+        following = " ".join(["run", grid, *options])
+    elif tally & {"failed", "cancelled"}:
+        following = f"retry {sweep}"
+    console.print(f"Next: isoloss {following}", highlight=False, markup=False)
+    raise typer.Exit(0 if tally == {"done"} else 1)
 
 
 def _print_failures(console: Console, states: list[RunState], sweep: str) -> None:
@@ -290,7 +308,8 @@ def logs(
     if log is None or not log.exists():
         raise IsolossError(f"run {found.run_id} has not begun: no log yet")
     print(f"# {log}")
-    print(log.read_text(encoding="utf-8", errors="replace") or "(empty: nothing was reported)")
+    print(log.read_text(encoding="utf-8", errors="replace") or "no warnings and no errors")
+    print(f"# losses by step: {paths.run(found.run_id).metrics}")
 
 
 @app.command()
@@ -305,7 +324,7 @@ def retry(grid: SweepArgument, results: tools.Results = tools.RESULTS) -> None:
     paths = _sweep(grid, results)
     for freed in reset_failed(paths, read_manifest(paths)):
         print(f"{freed.run_id} {freed.cell}")
-    print(f"Next: isoloss run {grid}")
+    print("Next: isoloss run with the sweep's grid file")
 
 
 @app.command()

@@ -64,6 +64,7 @@ def prepare(
 
     Example: isoloss prepare books/ -o corpora/books --tokenizer bpe --vocab-size 4096
     """
+    from harness.config import TrainConfig
     from harness.prepare import prepare as prepare_corpus
     from harness.show import PrepareProgress
 
@@ -83,6 +84,9 @@ def prepare(
         f"unigram entropy {info.unigram_entropy_nats:.4f} nats"
     )
     print(f"Use it in a grid: data: {{corpus: {output}}}")
+    if info.n_val_tokens < TrainConfig.model_fields["eval_tokens"].default:
+        fitting = info.n_val_tokens // 1024 * 1024 or 256
+        print(f"and, as it is small: train: {{eval_tokens: {fitting}}}")
 
 
 def schema() -> None:

@@ -119,10 +119,9 @@ class SweepProgress:
         self.open.remove(state.run)
         self.ended_flops += state.run.cost.flops
         number = self.n_runs - len(self.open)
-        why = f" ({state.reason})" if state.reason else ""
         line = f"[{number}/{self.n_runs}] {state.run.cell} seed {state.run.config['seed']}"
         self.console.print(
-            f"{line}: {state.status}{why} {loss_text(state)}", markup=False, highlight=False
+            f"{line}: {state.reason or f'done {loss_text(state)}'}", markup=False, highlight=False
         )
         if state.run.run_id in self.tasks:
             self.bars.remove_task(self.tasks.pop(state.run.run_id))

@@ -16,7 +16,12 @@ from harness.expand import RuleCount
 from harness.grid import Grid, collector_paused
 from harness.records import Manifest, PlannedRun, RunCost
 from harness.resolve import GridRun
-from recipes.base import ResidualCost
+from recipes.base import ResidualCost, source_sha256
+
+MIN_LEVELS = 3
+"""Sizes or budgets below which no interval can be given (``analysis.fit``)."""
+MANY_EPOCHS = 4.0
+"""Repetitions up to which tokens count as new (Muennighoff et al. 2023, arXiv 2305.16264)."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def plan(grid: Grid, flops_per_s: float | None = None) -> Plan:
         runs = tuple(costs.planned(run) for run in grid.runs)
     _refuse_tiny_budgets(grid, runs)
     arms = _totals(runs, flops_per_s)
-    notices = list(grid.notices)
+    notices = [*grid.notices, *_weak_design(grid, runs)]
     limit = grid.limits.gpu_hours
     made = Plan(grid.sweep, grid.baseline, runs, arms, grid.rules, tuple(notices), flops_per_s)
     if limit is not None and made.hours is not None and made.hours > limit:
@@ -152,6 +157,7 @@ class _Costs:
             cell=run.cell,
             config=dumped,
             recipe_revision=run.residual.recipe.revision,
+            recipe_sha256=source_sha256(run.residual.recipe),
             corpus_sha256=run.corpus.sha256,
             vocab_size=run.corpus.vocab_size,
             cost=self._cost(run, tuple(map(id, parts))),
@@ -195,6 +201,30 @@ def _arm_totals(arm: str, costs: list[RunCost], flops_per_s: float | None) -> Ar
         state_bytes_max=max(cost.state_bytes for cost in costs),
         hours=None if flops_per_s is None else flops / flops_per_s / 3600,
     )
+
+
+def _weak_design(grid: Grid, runs: tuple[PlannedRun, ...]) -> list[str]:
+    """Say before it is paid for what the analysis will not be able to do with the runs."""
+    notices = []
+    own = [run.config for run in grid.runs if run.arm == grid.baseline]
+    levels = {
+        (c.model.n_layers, c.model.d_model, c.train.budget.kind, c.train.budget.value) for c in own
+    }
+    if len({run.arm for run in grid.runs}) > 1 and len(levels) < MIN_LEVELS:
+        notices.append(
+            f"{grid.file}: a multiplier has no interval and no verdict below {MIN_LEVELS} sizes or "
+            f"budgets per arm; {grid.baseline} has {len(levels)}."
+        )
+    epochs = max(
+        planned.cost.tokens / run.corpus.n_train_tokens
+        for run, planned in zip(grid.runs, runs, strict=True)
+    )
+    if epochs > MANY_EPOCHS:
+        notices.append(
+            f"{grid.file}: the longest run reads its corpus {epochs:.1f} times; its loss measures "
+            "memory of the text as well."
+        )
+    return notices
 
 
 def _refuse_tiny_budgets(grid: Grid, runs: tuple[PlannedRun, ...]) -> None:

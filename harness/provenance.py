@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+PACKAGES = ("harness", "recipes", "analysis")
 LIBRARIES = ("torch", "lightning", "numpy", "pydantic", "mlflow", "optuna")
 # Dense bf16 peak in FLOP/s from NVIDIA's data sheets (SXM parts, no sparsity).
 DATA_SHEET_PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
@@ -20,7 +21,10 @@ DATA_SHEET_PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
 
 @functools.cache
 def code_version() -> str:
-    """Version of isoloss, with commit and ``+dirty`` when run from a git checkout."""
+    """Version of isoloss, with commit when run from a git checkout.
+
+    ``+dirty`` says that a source file was changed or added since the commit.
+    """
     try:
         base = version("isoloss")
     except PackageNotFoundError:
@@ -31,7 +35,7 @@ def code_version() -> str:
     commit = _git(root, "rev-parse", "--short=12", "HEAD")
     if commit is None:
         return base
-    dirty = "+dirty" if _git(root, "status", "--porcelain", "--untracked-files=no") else ""
+    dirty = "+dirty" if _git(root, "status", "--porcelain", "--", *PACKAGES) else ""
     return f"{base}+g{commit}{dirty}"
 
 

@@ -59,6 +59,7 @@ def build_record(
         excluded_because=reason,
         block_size=block_size,
         recipe_revision=run.recipe_revision,
+        recipe_sha256=run.recipe_sha256,
         vocab_size=run.vocab_size,
         corpus_sha256=run.corpus_sha256,
         attempts=paths.n_attempts(),

@@ -65,6 +65,8 @@ class PlannedRun(BaseModel):
     """Resolved configuration (RunConfig as JSON)."""
     recipe_revision: int
     """Revision of the recipe's meaning."""
+    recipe_sha256: str | None = None
+    """Source of the recipe's files when it was planned."""
     corpus_sha256: str
     """Content of the corpus."""
     vocab_size: int
@@ -109,6 +111,7 @@ class RunRecord(BaseModel):
     residual: str
     residual_options: dict[str, Any]
     recipe_revision: int
+    recipe_sha256: str | None = None
     n_layers: int
     d_model: int
     block_size: int | None = None

@@ -44,4 +44,10 @@ def recipe_text(name: str) -> str:
     renamed = code.replace('@recipe("standard"', f'@recipe("{name}"').replace(
         "class Standard(", f"class {''.join(word.capitalize() for word in words)}("
     )
+    source = renamed[renamed.index("    source = ") :].split("\n")[0]
+    renamed = renamed.replace(source, '    source = "authors year, arXiv number, equation"')
+    renamed = renamed.replace(
+        '"""True by definition."""',
+        '"""Say True only where logits and gradients at initialisation are those of standard."""',
+    )
     return DOCSTRING.format(title=" ".join(words).capitalize()) + renamed

@@ -28,14 +28,13 @@ SHOWN_RUNS = 20
 
 def plan_tables(grid: Grid, plan: Plan, change: Difference) -> list[RenderableType]:
     """Everything `isoloss plan` prints."""
-    shown: list[RenderableType] = [f"note: {notice}" for notice in plan.notices]
+    notices = [*plan.notices, *change.notices()]
+    shown: list[RenderableType] = [f"note: {notice}" for notice in notices]
     shown += [_run_table(plan), "", _arm_table(plan), ""]
-    rate = "measured on this sweep" if plan.flops_per_s else "unknown until a run has been measured"
+    spent = f"{_hours(plan.hours)} of one worker at this sweep's measured pace"
+    time = spent if plan.hours is not None else "time unknown until a run has been measured"
     shown.append(f"{len(plan.runs)} runs: {change.describe()}")
-    shown.append(
-        f"{human(plan.flops)} FLOPs in all; {_hours(plan.hours)} of one worker ({rate}). "
-        f"{FLOP_CONVENTION}"
-    )
+    shown.append(f"{human(plan.flops)} FLOPs in all; {time}. {FLOP_CONVENTION}")
     return shown
 
 
@@ -224,7 +223,8 @@ def recipe_page(name: str, n_layers: int, d_model: int) -> list[RenderableType]:
     except RecipeError as error:
         raise IsolossError(str(error)) from error
     module = inspect.getmodule(cls)
-    about = (inspect.getdoc(module) if module else None) or ""
+    about = ((inspect.getdoc(module) if module else None) or "").replace("``", "")
+    facts = f"equation: {cls.equation}\nsource:   {cls.source}"
     options = [
         (option, repr(info.get_default()), info.description or "")
         for option, info in cls.Options.model_fields.items()
@@ -235,7 +235,8 @@ def recipe_page(name: str, n_layers: int, d_model: int) -> list[RenderableType]:
         f"{human(cost.elements_moved_per_token)} elements moved and "
         f"{human(cost.state_elements_per_token)} kept, per token."
     )
-    return [about, "", table(("option", "default", "meaning"), options, left=3), "", price]
+    choices = [table(("option", "default", "meaning"), options, left=3)] if options else []
+    return [about, "", facts, "", *choices, "", price]
 
 
 class PrepareProgress:

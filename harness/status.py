@@ -35,6 +35,8 @@ class RunState:
     step_time_s: float | None
     attempts: int
     reason: str | None
+    recipe_sha256: str | None = None
+    """Source of the recipe that a finished run was trained with."""
 
     @property
     def resumable(self) -> bool:
@@ -86,6 +88,7 @@ def _ended(run: PlannedRun, record: RunRecord) -> RunState:
         step_time_s=record.step_time_s,
         attempts=record.attempts,
         reason=record.excluded_because,
+        recipe_sha256=record.recipe_sha256,
     )
 
 

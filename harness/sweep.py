@@ -40,6 +40,21 @@ class Difference:
         fresh = sorted(self.new, key=lambda state: -state.run.cost.flops)
         return [*self.resumable, *fresh]
 
+    @property
+    def edited(self) -> list[str]:
+        """Names of recipes that were edited since their finished runs were trained."""
+        ended = [*self.done, *self.diverged]
+        changed = [s.run for s in ended if s.recipe_sha256 != s.run.recipe_sha256]
+        return sorted({run.config["residual"]["name"] for run in changed})
+
+    def notices(self) -> list[str]:
+        """What the reader must know before trusting finished runs."""
+        return [
+            f"recipe '{name}' was edited after runs of this sweep were trained; they are kept. If "
+            "its mathematics changed, raise `revision` in its file, and they train again."
+            for name in self.edited
+        ]
+
     def describe(self) -> str:
         """One line: how many runs are in which part."""
         parts = [

@@ -20,11 +20,13 @@ group ``isoloss.recipes`` or are named ``package.module:Class`` in the grid.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -226,7 +228,7 @@ def available() -> dict[str, type[Residual]]:
         Two files claim one name, or an entry point cannot be loaded; the culprit is named.
     """
     for module in pkgutil.iter_modules(importlib.import_module("recipes").__path__):
-        importlib.import_module(f"recipes.{module.name}")
+        _import_file(module.name)
     for entry in entry_points(group="isoloss.recipes"):
         _load(entry)
     return dict(sorted(_REGISTRY.items()))
@@ -242,6 +244,30 @@ def _load(entry: EntryPoint) -> None:
         ) from error
 
 
+def _import_file(name: str) -> None:
+    try:
+        importlib.import_module(f"recipes.{name}")
+    except RecipeError:
+        raise
+    except Exception as error:  # a file under edit may raise anything
+        raise RecipeError(f"recipes/{name}.py cannot be imported: {error!r}") from error
+
+
+def source_sha256(cls: type[Residual]) -> str:
+    """Hash the source of a recipe and of the recipe files that it inherits from.
+
+    Differs when a recipe was edited; whether its meaning changed is what ``revision`` says.
+    """
+    modules = {base.__module__ for base in cls.__mro__ if issubclass(base, Residual)}
+    return _sha256_of(tuple(sorted(modules)))
+
+
+@cache
+def _sha256_of(modules: tuple[str, ...]) -> str:
+    sources = [inspect.getsource(importlib.import_module(name)) for name in modules]
+    return hashlib.sha256("".join(sources).encode()).hexdigest()
+
+
 def get(name: str) -> type[Residual]:
     """Look a recipe up by registered name, or by ``package.module:Class``.
 
@@ -253,7 +279,7 @@ def get(name: str) -> type[Residual]:
     if ":" in name:
         return _import_class(name)
     if name not in _REGISTRY and name.isidentifier() and find_spec(f"recipes.{name}"):
-        importlib.import_module(f"recipes.{name}")
+        _import_file(name)
     known = _REGISTRY if name in _REGISTRY else available()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)

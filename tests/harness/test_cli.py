@@ -215,3 +215,60 @@ def test_a_command_that_lacks_its_extra_says_which(command: str, tmp_path: Path)
     assert done.returncode == 2
     assert f"'isoloss {command}' needs the module 'torch'" in done.stderr
     assert "pip install -e '.[train]'" in done.stderr
+
+
+RECIPE_GRID = """
+sweep: edited
+base:
+  residual: "my_rule:Rule"
+  model: {n_layers: 1, d_model: 16, head_dim: 8}
+  data: {corpus: sotu, seq_len: 16}
+  train: {budget: {tokens: 256}, batch_tokens: 64, eval_tokens: 64}
+mlflow: {mode: off}
+"""
+RECIPE = """
+from recipes.standard import Standard
+
+
+class Rule(Standard):
+    def write(self, state, output, t):
+        return state + 0.5 * output
+"""
+
+
+@pytest.mark.slow
+def test_an_edited_recipe_is_pointed_out_and_its_results_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text(RECIPE_GRID)
+    rule = tmp_path / "my_rule.py"
+    rule.write_text(RECIPE)
+
+    def told(command: str) -> subprocess.CompletedProcess[str]:
+        arguments = [sys.executable, "-m", "harness.cli", command, "grid.yaml"]
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+        return subprocess.run(
+            arguments, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=240
+        )
+
+    first = told("run")
+    assert first.returncode == 0, first.stdout
+    assert "was edited" not in told("plan").stdout
+    rule.write_text(RECIPE.replace("0.5", "0.25"))
+    for command in ("plan", "run"):
+        shown = " ".join(told(command).stdout.split())
+        assert "recipe 'my_rule:Rule' was edited after runs of this sweep were trained" in shown
+        assert "raise `revision`" in shown
+    rule.write_text(RECIPE.replace("(Standard):", "(Standard):\n    revision = 2"))
+    assert "1 new" in told("plan").stdout
+    rule.write_text("syntax error (")
+    broken = told("plan")
+    assert broken.returncode == 2
+    assert "my_rule:Rule" in broken.stderr
+    assert "Traceback" not in broken.stderr
+
+
+def test_plan_says_before_it_is_paid_for_what_cannot_be_compared(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.yaml"
+    axes = "axes: {residual: [standard, {name: delta}]}"
+    grid.write_text(RECIPE_GRID.replace('"my_rule:Rule"', "standard") + axes)
+    shown = " ".join(isoloss("plan", grid, "--results", tmp_path / "r").stdout.split())
+    assert "no interval and no verdict below 3 sizes or budgets per arm; standard has 1" in shown
