@@ -151,5 +151,5 @@ def test_without_mlflow_the_missing_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'isoloss\[train\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '.\[train\]'"):
         create_store(sweep_paths(tmp_path, "depth"))

@@ -171,7 +171,7 @@ def test_a_run_is_running_while_its_process_lives_and_killed_until_resumed(
 )
 def test_a_record_decides_the_status(paths: RunPaths, ours: str, mlflow: str) -> None:
     begin_attempt_here(paths)
-    write_steps(paths, 0, 10)
+    write_steps(paths, 0, STEPS)
     end_run(RUN, paths, ours, reason=None if ours == "done" else f"{ours}: for a reason")
     shown = view(paths)
     assert shown.status == mlflow
