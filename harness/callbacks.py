@@ -38,9 +38,7 @@ class StopSignal:
     """Whether this process's signals are ours."""
 
     def install(self) -> None:
-        """Take SIGINT and SIGTERM: the first asks for a stop, nothing is done in the handler
-        itself.
-        """
+        """Take SIGINT and SIGTERM; the handler only raises a flag."""
         self.installed = True
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
@@ -84,14 +82,8 @@ class Progress:
 
 
 def even_steps(steps: int, count: int) -> frozenset[int]:
-    """``count`` steps evenly spaced over 1..steps, the last at the end; fewer when steps are
-    few.
-    """
-    return (
-        frozenset(math.ceil(steps * k / count) for k in range(1, count + 1))
-        if count
-        else frozenset()
-    )
+    """``count`` steps evenly spaced over 1..steps, the last at the end; none for count 0."""
+    return frozenset(math.ceil(steps * k / count) for k in range(1, count + 1))
 
 
 class StepCallback(Callback):

@@ -1,6 +1,4 @@
-"""Resumable training state on disk: written atomically, signed by its run, newest usable one
-first.
-"""
+"""Resumable training state on disk: written atomically, signed by its run."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ KEPT = 2
 
 
 def save_checkpoint(trainer: Trainer, paths: RunPaths) -> Path:
-    """Save the trainer's whole state as ``checkpoints/step-N.ckpt``; drop all but the newest
-    two.
-    """
+    """Save the trainer's whole state as ``checkpoints/step-N.ckpt``; keep the newest two."""
     paths.checkpoints.mkdir(parents=True, exist_ok=True)
     target = paths.checkpoints / f"step-{trainer.global_step:08d}.ckpt"
     scratch = target.with_suffix(".partial")

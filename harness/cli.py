@@ -139,7 +139,7 @@ def plan(
         print(json.dumps(plan_json(loaded, planned, change), indent=2))
         return
     console = tools.console()
-    for part in plan_tables(loaded, planned, change):
+    for part in plan_tables(planned, change):
         console.print(part, markup=False, highlight=False)
     options = [*(f"--set {override}" for override in overrides or ()), *_elsewhere(results)]
     again = " ".join(["isoloss run", grid, *options])

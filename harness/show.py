@@ -26,7 +26,7 @@ SHOWN_RUNS = 20
 """Runs that `plan` lists; --json has them all."""
 
 
-def plan_tables(grid: Grid, plan: Plan, change: Difference) -> list[RenderableType]:
+def plan_tables(plan: Plan, change: Difference) -> list[RenderableType]:
     """Everything `isoloss plan` prints."""
     notices = [*plan.notices, *change.notices()]
     shown: list[RenderableType] = [f"note: {notice}" for notice in notices]

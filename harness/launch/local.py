@@ -1,8 +1,8 @@
 """Executes runs on this machine: N warm worker processes and, beside them, the MLflow mirror.
 
 The controller owns the signals: workers run in sessions of their own and are asked to stop. A
-worker that dies (killed, out of memory) is replaced and its run resumed; a run that kills three
-workers in a row is given up as failed.
+worker that dies (killed, out of memory) is replaced and its run resumed; a run whose workers
+died three times is given up as failed.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Pool:
         name = f"give-up-{run_id}.json"
         run = next(r for r in self.job.runs if r.run_id == run_id)
         write_job(self.paths.jobs / name, self.job.model_copy(update={"runs": [run]}))
-        reason = f"its worker ended with exit code {code}, {LIVES} times in a row"
+        reason = f"its worker ended with exit code {code}, {LIVES} times"
         command = [sys.executable, "-m", "harness.worker", str(self.paths.jobs / name)]
         done = subprocess.run([*command, "--fail", reason], stdin=subprocess.DEVNULL)
         if done.returncode:
