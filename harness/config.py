@@ -209,6 +209,12 @@ class Execution(Strict):
     """CPU threads of one run; small models collapse when two threads share a busy core."""
     microbatch_seqs: PositiveInt | None = None
     """Sequences per forward pass; the global batch stays the same. Default: the whole batch."""
+    kernel: Literal["auto", "torch", "cached", "two_phase", "fla", "liger"] = "auto"
+    """How depth reads are computed. torch: memory-lean autograd functions. cached: plain
+    operations. two_phase: earlier blocks for all reads of a block at once. fla, liger: fused CUDA
+    kernels of those libraries. auto: fla where it is installed and fits, else torch."""
+    recompute: bool = False
+    """Recompute the inside of sublayers in the backward pass: less memory, more time."""
     checkpoint_every_s: PositiveFloat = 20.0
     """Seconds between checkpoints."""
     n_evals: PositiveInt = 4

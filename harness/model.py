@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from harness.config import ModelConfig, ResidualConfig
 from harness.layers import Attention, RMSNorm, Rotary, Sublayer, SwiGLU
@@ -52,6 +53,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.config = model
+        self.recompute = False
         with torch.random.fork_rng(devices=[]):  # torch's own initialisation draws globally
             self._build(model, vocab_size)
         self._initialise(random_stream("backbone", seed))
@@ -94,7 +96,12 @@ class Transformer(nn.Module):
         for t, sublayer in enumerate(self.sublayers):
             before = state
             u_BTD, state = residual.read(state, t)
-            y_BTD = sublayer(u_BTD)
+            # Only the sublayer is recomputed: a list of sources that grew in a recomputed
+            # function would grow twice.
+            if self.recompute and self.training:
+                y_BTD = checkpoint(sublayer, u_BTD, use_reentrant=False)
+            else:
+                y_BTD = sublayer(u_BTD)
             state = residual.write(state, y_BTD, t)
             if observer is not None:
                 observer(t, before, u_BTD, y_BTD, state)

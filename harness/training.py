@@ -179,13 +179,16 @@ def _progress(
 
 def _build_module(run: PlannedRun, config: RunConfig, execution: Execution) -> LanguageModel:
     sequences = config.train.batch_tokens // config.data.seq_len
-    return LanguageModel(
+    module = LanguageModel(
         config,
         run.run_id,
         run.vocab_size,
         run.cost.steps,
         microbatch_seqs=execution.microbatch_seqs or sequences,
     )
+    module.model.residual.use_kernel(execution.kernel)
+    module.model.recompute = execution.recompute
+    return module
 
 
 def _loader(

@@ -1,4 +1,4 @@
-"""What the attention-residual recipes share: options, depth blocks, state machine, cost.
+"""What the attention-residual recipes share: state machine, reads, cost.
 
 A recipe of this family says which sources a read sees (:class:`Schedule`); everything else is here,
 once. Sources are outputs of sublayers, sums over blocks of sublayers that restart from empty, or
@@ -11,82 +11,40 @@ Recipes by this file: full, block, delta, low_rank, multi_stream.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
-from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from recipes.base import Options, Residual, ResidualCost, Shape
+from recipes.base import KERNELS, RecipeError, Residual, ResidualCost, Shape
 from recipes.depth_attention import (
     CACHED,
     COUNTABLE,
     DepthOps,
     Source,
-    enter,
     full_precision,
     read_flops,
     widen,
 )
-from recipes.depth_schedule import Schedule, Tail, block_ends, vectors_moved
-
-
-class ReadOptions(Options):
-    """Options of every depth read."""
-
-    query_init_std: float = Field(default=0.0, ge=0.0)
-    """Standard deviation of the initial queries; 0, as the paper requires, gives uniform reads."""
-    frozen_queries: bool = False
-    """Never train the queries (control: zero queries keep the model the standard residual)."""
-
-    @property
-    def has_gain(self) -> bool:
-        """Whether keys carry a learned gain."""
-        return False
-
-
-class KeyNormOptions(ReadOptions):
-    """Options of reads over full-width keys."""
-
-    key_norm: Literal["rms_gain", "rms"] = "rms_gain"
-    """rms_gain: RMS with a learned gain of ones per read (Kimi K3, FLA). rms: RMS alone."""
-
-    @property
-    def has_gain(self) -> bool:
-        """Whether keys carry a learned gain."""
-        return self.key_norm == "rms_gain"
-
-
-class BlockOptions(Options):
-    """How sublayers are grouped into depth blocks."""
-
-    block_size: PositiveInt | None = None
-    """Sublayers per depth block (the paper's S; attention and MLP count separately). Default: 4."""
-    n_blocks: PositiveInt | None = None
-    """Number of depth blocks (the paper's N), in place of block_size."""
-    tail: Tail = "short"
-    """When blocks do not divide the model. short: equal blocks, then a shorter last one.
-    balanced: as many blocks, whose sizes differ by at most one."""
-
-    def check(self, shape: Shape) -> None:
-        """Refuse blocks that the model cannot be divided into; see :func:`block_ends`."""
-        super().check(shape)
-        self.ends(shape)
-
-    def ends(self, shape: Shape) -> tuple[int, ...]:
-        """Index after the last sublayer of every block."""
-        return block_ends(shape.n_sublayers, self.block_size, self.n_blocks, self.tail)
+from recipes.depth_options import ReadOptions
+from recipes.depth_schedule import Schedule, vectors_moved
+from recipes.lean_read import LEAN
+from recipes.two_phase import Phase
 
 
 class DepthState(NamedTuple):
     """The state between sublayers."""
 
     bank: tuple[Source, ...]
-    """Completed sources, oldest first; the embedding is entry 0."""
+    """Completed sources that later reads see, oldest first; the embedding leads where it is one."""
     partial: Tensor | None
     """Sum over the block under way, [B, T, D]; None while it is empty."""
     stream: Tensor | None
     """Running sum R of the embedding and all outputs, [B, T, D], for the recipes that need it."""
+    phases: tuple[Phase, ...] = ()
+    """What reads of the block under way make of earlier blocks, under the two-phase kernel."""
 
 
 class AttentionResidual(Residual):
@@ -101,23 +59,26 @@ class AttentionResidual(Residual):
         raise NotImplementedError
 
     @classmethod
-    def key_rank(cls, shape: Shape, options: Any) -> int:
-        """Return how many trailing entries of a source serve as its key."""
-        return shape.d_model
+    def query_shape(cls, shape: Shape, options: Any) -> tuple[int, ...]:
+        """Shape of all queries: one row per read that owns one."""
+        keys = options.keys(shape.d_model)
+        return (len(cls.schedule(shape, options).readers), keys.heads * keys.width)
 
     def __init__(self, shape: Shape, options: ReadOptions) -> None:
         super().__init__(shape, options)
         self.plan = self.schedule(shape, options)
-        self.rank = self.key_rank(shape, options)
-        self.reader_index = {t: i for i, t in enumerate(self.plan.readers)}
-        self.ops: DepthOps = CACHED
-        size = self.query_shape()
+        self.keys = options.keys(shape.d_model)
+        self.scale = options.query_scale(self.keys)
+        self.row_of = {t: row for row, t in enumerate(self.plan.readers)}
+        self.kernel = "auto"
+        self.ops: DepthOps = LEAN
+        self.hidden_label: str | None = None
+        size = self.query_shape(shape, options)
         self.queries = nn.Parameter(torch.zeros(size), requires_grad=not options.frozen_queries)
-        self.gains = nn.Parameter(torch.ones(size)) if options.has_gain else None
+        self.gains = nn.Parameter(torch.ones(size[: self.gain_dims])) if options.has_gain else None
 
-    def query_shape(self) -> tuple[int, ...]:
-        """Shape of all queries: one row per read that owns one."""
-        return (len(self.plan.readers), self.rank)
+    gain_dims = 2
+    """Leading dimensions of the queries that the key gains share."""
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator) -> None:
@@ -128,14 +89,32 @@ class AttentionResidual(Residual):
         if self.gains is not None:
             self.gains.fill_(1.0)
 
+    def use_kernel(self, kernel: str) -> None:
+        """Choose how reads are computed; see :data:`recipes.base.KERNELS`."""
+        if kernel not in KERNELS:
+            raise RecipeError(f"kernel must be one of {', '.join(KERNELS)}, got '{kernel}'")
+        if (reason := self.why_not(kernel)) is not None:
+            raise RecipeError(f"recipe '{self.name}': {reason}; use kernel auto or torch")
+        self.kernel = kernel
+        self.ops = CACHED if kernel == "cached" else LEAN
+
+    def why_not(self, kernel: str) -> str | None:
+        """Say why these reads cannot use a kernel; None if they can."""
+        if kernel in ("two_phase", "fla", "liger"):
+            return f"kernel '{kernel}' computes reads of block and full alone"
+        return None
+
     def use_countable_ops(self) -> None:
         """Switch to stacked matmuls, which a FLOP counter sees in full."""
         self.ops = COUNTABLE
 
     def start(self, embedding: Tensor) -> DepthState:
-        """Enter the embedding, once, as the first source."""
+        """Enter the embedding, once: as the first source, or into the first block's sum."""
         stream = embedding if self.plan.keeps_stream else None
-        return DepthState((self.enter(embedding),), None, stream)
+        if self.plan.embedding:
+            return DepthState((self.enter(embedding, *self.plan.rows(-1)),), None, stream)
+        opens_sum = not (self.plan.cumulative or self.plan.as_released)
+        return DepthState((), widen(embedding) if opens_sum else None, stream)
 
     def read(self, state: DepthState, t: int) -> tuple[Tensor, DepthState]:
         """Mix the sources of read ``t``; added to the stream by additive recipes."""
@@ -151,11 +130,12 @@ class AttentionResidual(Residual):
         stream = None if state.stream is None else state.stream + output
         partial = self._add_to_block(state.partial, output, t)
         if not self.plan.ends_after(t):
-            return DepthState(state.bank, partial, stream)
-        bank, completed = state.bank, stream if self.plan.cumulative else partial
-        if completed is not None and self.plan.banks_after(t):
-            bank = (*bank, self.enter(completed))
-        return DepthState(bank, None, stream)
+            return DepthState(self._kept(state.bank, t), partial, stream, state.phases)
+        bank, block = state.bank, self.plan.block_of(t)
+        if self.plan.banks(block):
+            completed = self._completed(state, partial, stream)
+            bank = (*bank, self.enter(completed, *self.plan.rows(block)))
+        return DepthState(self._kept(bank, t), None, stream)
 
     def _add_to_block(self, partial: Tensor | None, output: Tensor, t: int) -> Tensor | None:
         if not self.plan.sums_at(t):
@@ -163,42 +143,101 @@ class AttentionResidual(Residual):
         # Block sums in bf16 would lose small late contributions.
         return widen(output) if partial is None else partial + output
 
+    def _completed(
+        self, state: DepthState, partial: Tensor | None, stream: Tensor | None
+    ) -> Tensor:
+        if self.plan.as_released and stream is not None:
+            return stream - state.bank[-1].value
+        source = stream if self.plan.cumulative else partial
+        assert source is not None
+        return source
+
+    def _kept(self, bank: tuple[Source, ...], t: int) -> tuple[Source, ...]:
+        """Drop the blocks that left the window before read t + 1."""
+        gone = self.plan.oldest_at(t + 1) - self.plan.oldest_at(t)
+        if not gone:
+            return bank
+        lead = int(self.plan.embedding)
+        return (*bank[:lead], *bank[lead + gone :])
+
     def finish(self, state: DepthState) -> Tensor:
-        """Mix all sources with the final query, or return the stream of an additive recipe."""
-        if self.plan.additive:
-            return self._stream(state)
-        return self.attend(self.sources(state, self.plan.n_sublayers), self.plan.n_sublayers)
+        """Mix all sources with the final query, or return R where there is no such read."""
+        return self.read(state, self.plan.n_sublayers)[0]
 
     def sources(self, state: DepthState, t: int) -> tuple[Source, ...]:
         """Return the sources of read ``t``, oldest first."""
-        banked = state.bank[: self.plan.n_banked(t)]
+        seen = state.bank[: self.plan.embedding + len(self.plan.blocks_at(t))]
         if not self.plan.reads_partial(t):
-            return banked
+            return seen
         under_way = state.stream if self.plan.cumulative else state.partial
         assert under_way is not None
-        return (*banked, self.enter(under_way))
+        row = self.row_of.get(t, -1)
+        return (*seen, self.enter(under_way, row, row + (t in self.row_of)))
 
-    def enter(self, value_BTD: Tensor) -> Source:
-        """Make a source of a tensor, with what its readers share."""
-        return enter(value_BTD, self.rank)
+    def enter(self, value_BTD: Tensor, first_row: int, last_row: int) -> Source:
+        """Make a source of a tensor, scored for the readers of some rows of the queries."""
+        if first_row >= last_row:
+            return Source(value_BTD)
+        with full_precision(value_BTD):
+            queries_KHR = self.scaled_queries(slice(first_row, last_row))
+            value, scores = self.ops.enter(value_BTD, queries_KHR, self.keys)
+        return Source(value, scores, first_row)
+
+    def scaled_queries(self, rows: slice) -> Tensor:
+        """Return queries times gains and logit scale: ``q . (g * k) = (q * g) . k``; [K, H, R]."""
+        queries = (
+            self.queries[rows] if self.gains is None else self.queries[rows] * self.gains[rows]
+        )
+        queries_KHR = self.keys.split(queries)
+        return queries_KHR if self.scale == 1.0 else queries_KHR * self.scale
 
     def attend(self, sources: tuple[Source, ...], t: int) -> Tensor:
-        """Return read ``t`` over ``sources``, in the dtype of the embedding, [B, T, D]."""
+        """Return read ``t`` over ``sources``, in the dtype of the parameters, [B, T, D]."""
         if len(sources) == 1:
-            return sources[0].value
+            return sources[0].value.to(self.queries.dtype)
         with full_precision(sources[0].value):
-            weights_SBT1 = self.weights(sources, t)
-            mixed_BTD = self.ops.mix(weights_SBT1, [source.value for source in sources])
-        return mixed_BTD.to(sources[0].value.dtype)
+            weights_SBTH = self.weights(sources, t)
+            if self.options.takes_means:
+                weights_SBTH = weights_SBTH / self._counts(weights_SBTH, t)
+            mixed_BTD = self.ops.mix(weights_SBTH, [source.value for source in sources])
+        return mixed_BTD.to(self.queries.dtype)
 
     def weights(self, sources: tuple[Source, ...], t: int) -> Tensor:
-        """Return the softmax over sources of read ``t``, [S, B, T, 1]."""
-        return self.ops.logits(sources, self.scaled_query(t)).softmax(dim=0)
+        """Return the weights of read ``t``, [S, B, T, H], of a softmax or of sigmoids."""
+        return self.weigh(self.logits(sources, t), t)
 
-    def scaled_query(self, t: int) -> Tensor:
-        """Return the query of read ``t`` times its key gain: ``q . (g * k) = (q * g) . k``."""
-        i = self.reader_index[t]
-        return self.queries[i] if self.gains is None else self.queries[i] * self.gains[i]
+    def logits(self, sources: tuple[Source, ...], t: int) -> Tensor:
+        """Return the logits of read ``t``, [S, B, T, H]."""
+        row = self.row_of[t]
+        return torch.stack([source.score(row) for source in sources])
+
+    def weigh(self, logits_SBTH: Tensor, t: int) -> Tensor:
+        """Turn logits into weights; a hidden source gets none."""
+        if self.options.has_count_prior:
+            logits_SBTH = logits_SBTH + self._counts(logits_SBTH, t).log()
+        if self.options.weighting == "sigmoid":
+            weights = logits_SBTH.sigmoid()
+            return weights if (at := self._hidden(t)) is None else _zeroed(weights, at)
+        if (at := self._hidden(t)) is not None:
+            logits_SBTH = logits_SBTH.clone()
+            logits_SBTH[at] = float("-inf")
+        return logits_SBTH.softmax(dim=0)
+
+    def _counts(self, like: Tensor, t: int) -> Tensor:
+        return like.new_tensor(self.plan.counts(t))[:, None, None, None]
+
+    def _hidden(self, t: int) -> int | None:
+        labels = [] if self.hidden_label is None else self.source_labels(t)
+        return labels.index(self.hidden_label) if self.hidden_label in labels else None
+
+    @contextmanager
+    def masking(self, label: str) -> Iterator[None]:
+        """Hide one source from every read that has another, the rest renormalised."""
+        self.hidden_label = label
+        try:
+            yield
+        finally:
+            self.hidden_label = None
 
     def _stream(self, state: DepthState) -> Tensor:
         assert state.stream is not None
@@ -211,26 +250,35 @@ class AttentionResidual(Residual):
         return state.bank[-1].value if state.partial is None else state.partial
 
     def depth_weights(self, state: DepthState, t: int) -> Tensor | None:
-        """Return the weights of read ``t`` by source, [S, B, T]; None where there is no read."""
+        """Return the weights of read ``t`` by source, [S, B, T], averaged over heads.
+
+        None where there is no read.
+        """
         if not self.plan.reads_at(t):
             return None
         sources = self.sources(state, t)
         if len(sources) == 1:
-            return torch.ones_like(sources[0].inverse_rms)[None, ..., 0]
+            return torch.ones_like(widen(sources[0].value[None, ..., 0]))
         with full_precision(sources[0].value):
-            return self.weights(sources, t)[..., 0]
+            return self.weights(sources, t).mean(-1)
+
+    def depth_values(self, state: DepthState, t: int) -> list[Tensor] | None:
+        """Return what read ``t`` mixes, block means where asked; None where there is no read."""
+        if not self.plan.reads_at(t):
+            return None
+        values = [source.value for source in self.sources(state, t)]
+        if not self.options.takes_means or len(values) == 1:
+            return values
+        return [value / n for value, n in zip(values, self.plan.counts(t), strict=True)]
 
     def source_labels(self, t: int) -> list[str]:
         """Name the sources of read ``t``: ``embedding``, ``t3`` or ``block 1``, ``partial``."""
         if not self.plan.reads_at(t):
             return []
-        starts = (0, *self.plan.ends)
         by_sublayer = len(self.plan.ends) == self.plan.n_sublayers
-        banked = [
-            f"t{starts[k - 1]}" if by_sublayer else f"block {k}"
-            for k in range(1, self.plan.n_banked(t))
-        ]
-        return ["embedding", *banked, *(["partial"] if self.plan.reads_partial(t) else [])]
+        blocks = [f"t{k}" if by_sublayer else f"block {k + 1}" for k in self.plan.blocks_at(t)]
+        lead = ["embedding"] if self.plan.embedding else []
+        return [*lead, *blocks, *(["partial"] if self.plan.reads_partial(t) else [])]
 
     def dead_parameters(self) -> set[str]:
         """Name the gains where queries stay zero: they would multiply nothing else."""
@@ -244,11 +292,12 @@ class AttentionResidual(Residual):
     @classmethod
     def cost(cls, shape: Shape, options: Any) -> ResidualCost:
         """Price of queries and gains, of reads of two sources or more, and of the sums kept."""
-        plan, rank, d = cls.schedule(shape, options), cls.key_rank(shape, options), shape.d_model
-        reads = range(plan.n_sublayers + 1)
+        plan, keys, d = cls.schedule(shape, options), options.keys(shape.d_model), shape.d_model
+        size = cls.query_shape(shape, options)
+        width = keys.heads * keys.width
         return ResidualCost(
-            params=len(plan.readers) * rank * (1 + options.has_gain),
-            flops_per_token=sum(read_flops(plan.n_sources(t), d, rank) for t in reads),
+            params=_product(size) + _product(size[: cls.gain_dims]) * options.has_gain,
+            flops_per_token=sum(read_flops(plan.n_sources(t), d, width) for t in plan.readers),
             elements_moved_per_token=d * vectors_moved(plan),
             state_elements_per_token=d * max(plan.n_vectors(t) for t in range(plan.n_sublayers)),
         )
@@ -259,19 +308,47 @@ class AttentionResidual(Residual):
 
         Uniform weights then give R / m (or R + R / m), and the pre-norm that follows forgets scale.
         """
-        return bool(options.query_init_std == 0)
+        return bool(options.query_init_std == 0 and options.window is None)
 
 
-class BlockAttentionResidual(AttentionResidual):
-    """Base of the recipes whose sources are block sums; their options are :class:`BlockOptions`."""
+class BlockReads(AttentionResidual):
+    """Base of the recipes whose sources are block sums; their options are ``BlockOptions``."""
 
     @classmethod
     def schedule(cls, shape: Shape, options: Any) -> Schedule:
         """Blocks as the options divide the model."""
-        return Schedule(shape.n_sublayers, options.ends(shape))
+        return Schedule(
+            shape.n_sublayers,
+            options.ends(shape),
+            partial=options.include_partial,
+            embedding=options.embedding_source,
+            final=options.final_read,
+            window=options.window,
+        )
 
     @classmethod
     def block_size(cls, shape: Shape, options: Any) -> int | None:
         """Sublayers of the largest block."""
         ends = options.ends(shape)
         return max(int(end - start) for start, end in zip((0, *ends), ends, strict=False))
+
+    @classmethod
+    def equals_standard_at_init(cls, options: Any) -> bool:
+        """Also wants the block under way among the sources, and block sums mixed as sums."""
+        as_sums = options.takes_means == options.has_count_prior
+        if options.weighting == "sigmoid":
+            as_sums = not (options.takes_means or options.has_count_prior)
+        return options.include_partial and as_sums and super().equals_standard_at_init(options)
+
+
+def _zeroed(weights_SBTH: Tensor, at: int) -> Tensor:
+    weights_SBTH = weights_SBTH.clone()
+    weights_SBTH[at] = 0.0
+    return weights_SBTH
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total

@@ -25,6 +25,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -34,6 +35,12 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
+
+KERNELS = ("auto", "torch", "cached", "two_phase", "fla", "liger")
+"""How a depth read is computed. torch: memory-lean autograd functions, anywhere. cached: plain
+operations, which torch.compile traces. two_phase: earlier blocks for all reads of a block at once.
+fla, liger: fused kernels of those libraries, on CUDA. auto: fla on CUDA where it is installed and
+the options allow it, else torch."""
 
 State = Any
 """A pytree of tensors and ints, private to the recipe."""
@@ -148,6 +155,13 @@ class Residual(nn.Module):
         """
         return None
 
+    def depth_values(self, state: State, t: int) -> list[Tensor] | None:
+        """Return the sources that read ``t`` mixes, each [batch, tokens, d_model], oldest first.
+
+        In the order of :meth:`source_labels`; None where :meth:`depth_weights` returns None.
+        """
+        return None
+
     def source_labels(self, t: int) -> list[str]:
         """Name the sources of read ``t``, oldest first.
 
@@ -155,6 +169,36 @@ class Residual(nn.Module):
         where :meth:`depth_weights` returns None.
         """
         return []
+
+    def stream_mixing(self, state: State, t: int) -> Tensor | None:
+        """Return the matrix that read ``t`` applies to parallel streams, [batch, tokens, n, n].
+
+        Row i holds what stream i becomes of all streams. None for recipes with one stream. Called
+        by diagnostics only.
+        """
+        return None
+
+    def masking(self, label: str) -> AbstractContextManager[None]:
+        """Hide one source from every read that has another, the rest renormalised.
+
+        ``label`` is one of :meth:`source_labels`. For the causal check of diagnostics: how much the
+        loss rises without it. Recipes without depth weights are left as they are.
+        """
+        return nullcontext()
+
+    def use_kernel(self, kernel: str) -> None:
+        """Choose how depth reads are computed; results differ by rounding only.
+
+        Parameters
+        ----------
+        kernel
+            One of :data:`KERNELS`. Recipes without a depth read have nothing to choose.
+
+        Raises
+        ------
+        RecipeError
+            The kernel is not installed, or cannot compute this recipe with these options.
+        """
 
     def dead_parameters(self) -> set[str]:
         """Names of parameters that train but can never change the loss."""

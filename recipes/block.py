@@ -14,16 +14,18 @@ never turns into ``full``. Key gain and first read as in ``full``. Block size co
 
 from __future__ import annotations
 
-from recipes.attention_residual import BlockAttentionResidual, BlockOptions, KeyNormOptions
+from recipes.attention_residual import BlockReads
 from recipes.base import AnyOptions, Shape, recipe
+from recipes.depth_options import BlockOptions, KeyOptions
+from recipes.keyed_reads import KeyedReads
 
 
-class BlockRecipeOptions(KeyNormOptions, BlockOptions):
+class BlockRecipeOptions(BlockOptions, KeyOptions):
     """Options of Block Attention Residuals."""
 
 
 @recipe("block", revision=1)
-class Block(BlockAttentionResidual):
+class Block(BlockReads, KeyedReads):
     """Depth attention over restarting block sums; the read replaces the stream."""
 
     Options = BlockRecipeOptions
@@ -34,7 +36,8 @@ class Block(BlockAttentionResidual):
 
     @classmethod
     def example_options(cls, shape: Shape) -> list[AnyOptions]:
-        """Defaults, single sublayers, uneven blocks both ways, one block, the frozen control."""
+        """Defaults, every way to divide a model, then every switch, and the frozen control."""
+        m = shape.n_sublayers
         return [
             BlockRecipeOptions(),
             BlockRecipeOptions(block_size=1),
@@ -42,4 +45,16 @@ class Block(BlockAttentionResidual):
             BlockRecipeOptions(n_blocks=3, tail="balanced", key_norm="rms"),
             BlockRecipeOptions(n_blocks=1, query_init_std=0.02),
             BlockRecipeOptions(frozen_queries=True),
+            BlockRecipeOptions(block_sizes=(1, m - 1)),
+            BlockRecipeOptions(block_size=2, include_partial=False),
+            BlockRecipeOptions(block_size=2, embedding_source=False),
+            BlockRecipeOptions(block_size=2, final_read=False),
+            BlockRecipeOptions(block_size=2, window=2),
+            BlockRecipeOptions(block_size=2, value_scale="mean", count_prior=True),
+            BlockRecipeOptions(block_size=3, value_scale="mean", embedding_source=False),
+            BlockRecipeOptions(block_size=2, heads=4),
+            BlockRecipeOptions(block_size=2, key_norm="none"),
+            BlockRecipeOptions(block_size=2, key_rank=3, key_norm_scope="full"),
+            BlockRecipeOptions(block_size=2, query="input_dependent", count_prior=True),
+            BlockRecipeOptions(block_size=2, query="none"),
         ]

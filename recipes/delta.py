@@ -23,53 +23,87 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from recipes.attention_residual import BlockAttentionResidual, BlockOptions, KeyNormOptions
+from recipes.attention_residual import BlockReads
 from recipes.base import AnyOptions, Shape, recipe
-from recipes.depth_schedule import Schedule, block_ends
+from recipes.depth_options import BlockOptions, KeyOptions
+from recipes.depth_schedule import Schedule
+from recipes.keyed_reads import KeyedReads
 
 LAYER = 2
 """Sublayers of a transformer layer, which no block of this recipe splits."""
 
 
-class DeltaOptions(KeyNormOptions, BlockOptions):
+class DeltaOptions(BlockOptions, KeyOptions):
     """Options of Delta Attention Residuals."""
 
     source: Literal["sublayer", "block_sum", "cumulative"] = "sublayer"
     """What a read attends over, beside the embedding."""
     combine: Literal["add", "replace"] = "add"
     """add: the read joins the stream. replace: it takes the stream's place."""
+    include_partial: bool | None = None  # type: ignore[assignment]
+    """The block under way is a source too. Default: where the read replaces the stream."""
+    final_read: bool | None = None  # type: ignore[assignment]
+    """A last read before the final norm. Default: where the read replaces the stream."""
+    as_released: bool = False
+    """Block sources as the released code computes them, R minus the previous source: its defect,
+    kept to reproduce it."""
+
+    @property
+    def has_partial(self) -> bool:
+        """Whether the block under way is a source."""
+        return self.combine == "replace" if self.include_partial is None else self.include_partial
+
+    @property
+    def has_final(self) -> bool:
+        """Whether there is a final read."""
+        return self.combine == "replace" if self.final_read is None else self.final_read
 
     @property
     def has_blocks(self) -> bool:
         """Whether sources exist at block ends only."""
-        given = self.block_size is not None or self.n_blocks is not None
-        return self.source == "block_sum" or given
+        return self.source == "block_sum" or self.names_blocks
 
-    def ends(self, shape: Shape) -> tuple[int, ...]:
+    def ends(self, shape: Shape, unit: int = LAYER) -> tuple[int, ...]:
         """Index after the last sublayer of every source; blocks hold whole layers (S even)."""
-        m = shape.n_sublayers
         if not self.has_blocks:
-            return tuple(range(1, m + 1))
-        return block_ends(m, self.block_size, self.n_blocks, self.tail, LAYER)
+            return tuple(range(1, shape.n_sublayers + 1))
+        return super().ends(shape, unit)
 
     def check(self, shape: Shape) -> None:
         """Refuse block options without blocks, impossible blocks, and a routing without choice."""
-        if self.has_blocks and self.source == "sublayer":
-            raise ValueError(
-                "block_size and n_blocks need source 'block_sum' or 'cumulative', "
-                "got source 'sublayer'"
-            )
+        super().check(shape)
+        if self.source == "sublayer":
+            self._check_no_blocks()
         if self.tail != "short" and not self.has_blocks:
             raise ValueError(f"tail '{self.tail}' needs blocks; got source '{self.source}' without")
-        if len(self.ends(shape)) == 1 and self.combine == "add":
+        if self.takes_means and self.source == "cumulative":
+            raise ValueError("value_scale 'mean' needs block sums; cumulative states are no sums")
+        if self.as_released and (self.source, self.combine) != ("block_sum", "add"):
+            raise ValueError(
+                "as_released reproduces added block sums; it needs source 'block_sum' and "
+                f"combine 'add', got '{self.source}' and '{self.combine}'"
+            )
+        if self.as_released and not (self.embedding_source and not self.has_partial):
+            raise ValueError("as_released needs embedding_source true and include_partial false")
+        one_block = len(self.ends(shape)) == 1 and not (self.has_partial or self.has_final)
+        if one_block and self.combine == "add":
             raise ValueError(
                 "combine 'add' needs two blocks or more, as the last block is never a source; "
                 f"got one block of {shape.n_sublayers} sublayers"
             )
 
+    def _check_no_blocks(self) -> None:
+        for name in ("block_size", "n_blocks", "block_sizes", "include_partial"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} needs source 'block_sum' or 'cumulative', got source 'sublayer'"
+                )
+        if self.takes_means or self.count_prior:
+            raise ValueError("value_scale and count_prior need block sums, got source 'sublayer'")
+
 
 @recipe("delta", revision=1)
-class Delta(BlockAttentionResidual):
+class Delta(BlockReads, KeyedReads):
     """Depth attention added to the residual stream, with its sources and routing as switches."""
 
     Options = DeltaOptions
@@ -89,20 +123,24 @@ class Delta(BlockAttentionResidual):
             options.ends(shape),
             additive=additive,
             cumulative=options.source == "cumulative",
-            delayed=additive and options.has_blocks,
+            as_released=options.as_released,
+            delayed=additive and options.has_blocks and not options.has_partial,
+            partial=options.has_partial,
+            embedding=options.embedding_source,
+            final=options.has_final,
+            window=options.window,
         )
 
     @classmethod
     def equals_standard_at_init(cls, options: Any) -> bool:
         """True with zero queries where all outputs so far are sources, each once.
 
-        Not for cumulative states, and not for added block sums: the mean of completed blocks is not
-        proportional to R.
+        Not for cumulative states, and not for added block sums without the block under way: the
+        mean of completed blocks is not proportional to R.
         """
-        complete = options.source == "sublayer" or (
-            options.source == "block_sum" and options.combine == "replace"
-        )
-        return complete and super().equals_standard_at_init(options)
+        partial = options.has_partial or options.source == "sublayer"
+        told = options.model_copy(update={"include_partial": partial})
+        return options.source != "cumulative" and super().equals_standard_at_init(told)
 
     @classmethod
     def block_size(cls, shape: Shape, options: Any) -> int | None:
@@ -121,4 +159,11 @@ class Delta(BlockAttentionResidual):
             DeltaOptions(source="cumulative"),
             DeltaOptions(source="cumulative", combine="replace", block_size=2),
             DeltaOptions(query_init_std=0.02),
+            DeltaOptions(source="block_sum", block_size=2, as_released=True, query_init_std=0.02),
+            DeltaOptions(source="block_sum", block_size=2, include_partial=True, final_read=True),
+            DeltaOptions(final_read=True, weighting="sigmoid", window=3),
+            DeltaOptions(embedding_source=False, heads=2),
+            DeltaOptions(source="block_sum", block_size=2, query="none", embedding_source=False),
+            DeltaOptions(combine="replace", final_read=False, query="input_dependent"),
+            DeltaOptions(source="cumulative", combine="replace", embedding_source=False, window=2),
         ]

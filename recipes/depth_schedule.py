@@ -6,9 +6,10 @@ closed-form cost of a recipe cannot disagree. Knows no tensors.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from typing import Literal
 
 Tail = Literal["short", "balanced"]
@@ -81,87 +82,189 @@ def _check_n_blocks(n_blocks: int, rows: int, rows_per_block: int, tail: str, un
         )
 
 
+def checked_sizes(n_sublayers: int, sizes: tuple[int, ...], unit: int = 1) -> tuple[int, ...]:
+    """Return the ends of depth blocks of the given sizes.
+
+    Raises
+    ------
+    ValueError
+        The sizes do not add up to the model, or one is no multiple of ``unit``.
+    """
+    if sum(sizes) != n_sublayers:
+        raise ValueError(
+            f"block_sizes must add up to the model's {n_sublayers} sublayers (2 per layer), "
+            f"got {list(sizes)}, which make {sum(sizes)}"
+        )
+    if any(size % unit for size in sizes):
+        raise ValueError(
+            f"block_sizes must be multiples of {unit}: blocks of this recipe hold whole "
+            f"transformer layers of 2 sublayers; got {list(sizes)}"
+        )
+    return tuple(accumulate(sizes))
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Which sources every read of a model sees; pure arithmetic over sublayer indices.
 
     Read ``t`` precedes sublayer ``t``; read ``n_sublayers`` is the final one, before the last norm.
+    Blocks are numbered from 0; the embedding is no block.
     """
 
     n_sublayers: int
     ends: tuple[int, ...]
     """Index after the last sublayer of every block."""
     additive: bool = False
-    """A read is added to the stream R; there is none before sublayer 0 and none at the end."""
+    """A read is added to the stream R; there is none before sublayer 0."""
     cumulative: bool = False
     """Sources are states R, not sums that restart from empty."""
+    as_released: bool = False
+    """Sources are R minus the previous source, as in the released Delta code."""
     delayed: bool = False
     """A completed block becomes a source one sublayer late."""
+    partial: bool = True
+    """The block under way is a source."""
+    embedding: bool = True
+    """The embedding is a source; otherwise it opens the sum of the first block."""
+    final: bool = True
+    """There is a final read; otherwise the last norm sees R."""
+    window: int | None = None
+    """Newest sources that a read sees beside the embedding; None: all."""
     _end_set: frozenset[int] = field(init=False, repr=False, compare=False)
-    _bank_sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    _last_banked: int = field(init=False, repr=False, compare=False)
+    _completed: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _oldest: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _seen_blocks: int = field(init=False, repr=False, compare=False)
+    _rows: tuple[tuple[int, int], ...] = field(init=False, repr=False, compare=False)
+    _block_of: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     readers: tuple[int, ...] = field(init=False)
     """Reads that own a query: those with two sources or more."""
 
     def __post_init__(self) -> None:
         # Derived once and eagerly: a cached property would break the graph of torch.compile.
-        end_set = frozenset(self.ends)
-        bank_sizes, ended = [], 0
-        for t in range(self.n_sublayers + 1):
-            ended += (t - self.delayed) in end_set
-            bank_sizes.append(1 + ended)
-        last_read = self.n_sublayers - self.additive
-        seen_ends = [end for end in self.ends if end <= last_read - self.delayed]
-        object.__setattr__(self, "_end_set", end_set)
-        object.__setattr__(self, "_bank_sizes", tuple(bank_sizes))
-        object.__setattr__(self, "_last_banked", max(seen_ends, default=0))
         reads = range(self.n_sublayers + 1)
+        object.__setattr__(self, "_end_set", frozenset(self.ends))
+        object.__setattr__(self, "_block_of", tuple(bisect_right(self.ends, t) for t in reads))
+        completed = tuple(bisect_right(self.ends, t - self.delayed) for t in reads)
+        object.__setattr__(self, "_completed", completed)
+        oldest = [
+            max(0, completed[t] + self.reads_partial(t) - self.window) if self.window else 0
+            for t in reads
+        ]
+        object.__setattr__(self, "_oldest", tuple(oldest))
+        last = self.n_sublayers - (not self.final)
+        object.__setattr__(self, "_seen_blocks", completed[last])
         object.__setattr__(self, "readers", tuple(t for t in reads if self.n_sources(t) > 1))
+        rows = tuple(self._rows_of(block) for block in range(-1, len(self.ends)))
+        object.__setattr__(self, "_rows", rows)
 
     @property
     def keeps_stream(self) -> bool:
         """Whether the running sum R is part of the state."""
-        return self.additive or self.cumulative
+        return self.additive or self.cumulative or self.as_released or not self.final
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the sources of every read are disjoint and add up to R."""
+        late = self.delayed or not (self.partial or len(self.ends) == self.n_sublayers)
+        return not (self.cumulative or self.as_released or late or self.window)
 
     def reads_at(self, t: int) -> bool:
         """Whether there is a read ``t`` at all."""
-        return not (self.additive and t in (0, self.n_sublayers))
+        if t == self.n_sublayers and not self.final:
+            return False
+        return not self.additive or (t > 0 and self._count(t) > 0)
 
-    def n_banked(self, t: int) -> int:
-        """Completed sources that read ``t`` sees, the embedding included."""
-        return self._bank_sizes[t]
+    def _count(self, t: int) -> int:
+        return self.embedding + len(self.blocks_at(t)) + self.reads_partial(t)
+
+    def blocks_at(self, t: int) -> range:
+        """Completed blocks that read ``t`` sees."""
+        return range(self._oldest[t], self._completed[t])
 
     def reads_partial(self, t: int) -> bool:
         """Whether read ``t`` also sees the block under way; an empty one is never a source."""
-        return not self.additive and t > 0 and t not in self._end_set
+        return self.partial and t not in self._end_set and (t > 0 or not self.embedding)
 
     def n_sources(self, t: int) -> int:
         """Sources of read ``t``; 0 where there is no read."""
-        return self.n_banked(t) + self.reads_partial(t) if self.reads_at(t) else 0
+        return self._count(t) if self.reads_at(t) else 0
 
-    def banks_after(self, t: int) -> bool:
-        """Whether sublayer ``t`` completes a source that some read sees."""
-        return self.ends_after(t) and t < self._last_banked
+    def block_of(self, t: int) -> int:
+        """Block that sublayer ``t`` belongs to."""
+        return self._block_of[t]
+
+    def start_of(self, t: int) -> int:
+        """First sublayer of the block that sublayer ``t`` belongs to."""
+        return (0, *self.ends)[self.block_of(t)]
+
+    def rows(self, block: int) -> tuple[int, int]:
+        """Rows of the queries that see a completed block, from the first to after the last.
+
+        Block -1 is the embedding.
+        """
+        return self._rows[block + 1]
+
+    def _rows_of(self, block: int) -> tuple[int, int]:
+        first = 0 if block < 0 else self.ends[block] + self.delayed
+        last = self.n_sublayers if block < 0 else bisect_right(self._oldest, block) - 1
+        return bisect_left(self.readers, first), bisect_right(self.readers, last)
+
+    def banks(self, block: int) -> bool:
+        """Whether some read sees a block once it is complete."""
+        return block < self._seen_blocks
+
+    def oldest_at(self, t: int) -> int:
+        """Oldest block that read ``t`` or a later one sees."""
+        return self._oldest[t]
 
     def sums_at(self, t: int) -> bool:
-        """Whether the output of sublayer ``t`` belongs to a block that some read sees."""
-        return not self.cumulative and (not self.additive or t < self._last_banked)
+        """Whether the output of sublayer ``t`` belongs to a block sum that some read sees."""
+        if self.cumulative or self.as_released:
+            return False
+        block = self.block_of(t)
+        return (self.partial and t + 1 < self.ends[block]) or self.banks(block)
 
     def restarts_at(self, t: int) -> bool:
-        """Whether sublayer ``t`` is the first of its block."""
-        return t == 0 or t in self._end_set
+        """Whether sublayer ``t`` is the first of its block, and finds the sum empty."""
+        return (t == 0 and self.embedding) or t in self._end_set
 
     def ends_after(self, t: int) -> bool:
         """Whether sublayer ``t`` is the last of its block."""
         return (t + 1) in self._end_set
 
+    def counts(self, t: int) -> tuple[int, ...]:
+        """Outputs (the embedding among them) that every source of read ``t`` adds up."""
+        bounds = (0, *self.ends)
+        opened = not self.embedding
+        sizes = [bounds[k + 1] - bounds[k] + (opened and k == 0) for k in self.blocks_at(t)]
+        if self.reads_partial(t):
+            start = self.start_of(t)
+            sizes.append(t - start + (opened and start == 0))
+        return (*([1] if self.embedding else []), *sizes)
+
+    def banked_at(self, t: int) -> list[int]:
+        """Completed sources that the state holds at read ``t``; -1 is the embedding."""
+        committed = min(bisect_right(self.ends, t), self._seen_blocks)
+        return [*([-1] if self.embedding else []), *range(self._oldest[t], committed)]
+
+    def is_scored(self, block: int) -> bool:
+        """Whether a completed source has a reader that owns a query."""
+        first, last = self.rows(block)
+        return first < last
+
+    def n_scored(self) -> int:
+        """Tensors that are scored as sources: completed ones, and partials at their only read."""
+        banked = [*([-1] if self.embedding else []), *range(self._seen_blocks)]
+        return sum(map(self.is_scored, banked)) + sum(map(self.reads_partial, self.readers))
+
     def n_vectors(self, t: int) -> int:
         """Vectors that the state holds after the write of sublayer ``t``."""
-        banked = 1 + bisect_right(self.ends, min(t + 1, self._last_banked))
+        banked = self.banked_at(t + 1)
         partial = self.sums_at(t) and not self.ends_after(t)
-        aliased = self.cumulative and self.banks_after(t)
-        return banked + partial + self.keeps_stream - aliased
+        # A cumulative source that was just completed is the stream itself.
+        aliased = self.cumulative and self.ends_after(t) and self.block_of(t) in banked
+        return len(banked) + partial + self.keeps_stream - aliased
 
 
 def vectors_moved(plan: Schedule) -> int:
@@ -176,4 +279,5 @@ def vectors_moved(plan: Schedule) -> int:
     for t in range(plan.n_sublayers):
         moved += 3 * plan.keeps_stream
         moved += 3 * (plan.sums_at(t) and not plan.restarts_at(t))
+        moved += 3 * (plan.as_released and plan.ends_after(t) and plan.banks(plan.block_of(t)))
     return moved

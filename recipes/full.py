@@ -13,17 +13,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from recipes.attention_residual import AttentionResidual, KeyNormOptions
 from recipes.base import AnyOptions, Shape, recipe
+from recipes.depth_options import KeyOptions
 from recipes.depth_schedule import Schedule
+from recipes.keyed_reads import KeyedReads
 
 
-class FullOptions(KeyNormOptions):
+class FullOptions(KeyOptions):
     """Options of Full Attention Residuals."""
 
 
 @recipe("full", revision=1)
-class Full(AttentionResidual):
+class Full(KeyedReads):
     """Depth attention over single sublayer outputs; the read replaces the stream."""
 
     Options = FullOptions
@@ -34,14 +35,33 @@ class Full(AttentionResidual):
     def schedule(cls, shape: Shape, options: Any) -> Schedule:
         """Every sublayer is a source of its own."""
         m = shape.n_sublayers
-        return Schedule(m, tuple(range(1, m + 1)))
+        return Schedule(
+            m,
+            tuple(range(1, m + 1)),
+            embedding=options.embedding_source,
+            final=options.final_read,
+            window=options.window,
+        )
 
     @classmethod
     def example_options(cls, shape: Shape) -> list[AnyOptions]:
-        """Defaults, a gain-free key norm, random queries, and the frozen control."""
+        """Defaults, then every switch of the paper's ablations, and the frozen control."""
+        d = shape.d_model
         return [
             FullOptions(),
             FullOptions(key_norm="rms"),
             FullOptions(query_init_std=0.02),
             FullOptions(frozen_queries=True),
+            FullOptions(query="input_dependent"),
+            FullOptions(query="input_dependent", key_norm="none", heads=2, weighting="sigmoid"),
+            FullOptions(query="none"),
+            FullOptions(query="none", heads=d // 2, weighting="sigmoid"),
+            FullOptions(weighting="sigmoid", temperature=0.5),
+            FullOptions(key_norm="none", logit_scale="inverse_sqrt_rank"),
+            FullOptions(window=2),
+            FullOptions(window=2, embedding_source=False),
+            FullOptions(heads=2),
+            FullOptions(heads=2, key_norm_scope="full", key_norm="rms"),
+            FullOptions(key_rank=3, key_norm_scope="full", query="input_dependent"),
+            FullOptions(embedding_source=False, final_read=False),
         ]

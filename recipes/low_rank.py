@@ -13,35 +13,27 @@ scale of the paper's runs is not known.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
-from pydantic import PositiveInt
-
-from recipes.attention_residual import BlockAttentionResidual, BlockOptions, ReadOptions
+from recipes.attention_residual import BlockReads
 from recipes.base import AnyOptions, Shape, recipe
+from recipes.depth_options import BlockOptions, KeyOptions
+from recipes.keyed_reads import KeyedReads
 
 
-class LowRankOptions(ReadOptions, BlockOptions):
-    """Options of Low-Rank Attention Residuals."""
+class LowRankOptions(BlockOptions, KeyOptions):
+    """Options of Low-Rank Attention Residuals; key_rank defaults to d_model // 4."""
 
-    rank: PositiveInt | None = None
-    """Entries of a source that serve as its key, 2 .. d_model. Default: d_model // 4."""
+    key_norm: Literal["rms_gain", "rms", "none"] = "rms"
+    """rms: as in the paper, without a gain."""
 
     def rank_at(self, d_model: int) -> int:
         """Return the rank at a width: as given, or a quarter of it."""
-        return d_model // 4 if self.rank is None else self.rank
-
-    def check(self, shape: Shape) -> None:
-        """Refuse impossible blocks and ranks; a normalised key of one entry would be a sign."""
-        super().check(shape)
-        rank = self.rank_at(shape.d_model)
-        if not 2 <= rank <= shape.d_model:
-            origin = " (the default, d_model // 4)" if self.rank is None else ""
-            raise ValueError(f"rank must lie in 2..{shape.d_model} (d_model), got {rank}{origin}")
+        return d_model // 4 if self.key_rank is None else self.key_rank
 
 
-@recipe("low_rank", revision=1)
-class LowRank(BlockAttentionResidual):
+@recipe("low_rank", revision=2)
+class LowRank(BlockReads, KeyedReads):
     """Depth attention over block sums with sliced keys; the read replaces the stream."""
 
     Options = LowRankOptions
@@ -49,17 +41,13 @@ class LowRank(BlockAttentionResidual):
     source = "Su 2026, LR-AttnRes, arXiv 2607.09694v2, sec. 3"
 
     @classmethod
-    def key_rank(cls, shape: Shape, options: Any) -> int:
-        """Return r."""
-        return int(options.rank_at(shape.d_model))
-
-    @classmethod
     def example_options(cls, shape: Shape) -> list[AnyOptions]:
         """Defaults, the full form, the smallest and largest rank, uneven blocks, the control."""
         return [
             LowRankOptions(),
             LowRankOptions(block_size=1),
-            LowRankOptions(rank=2, block_size=3),
-            LowRankOptions(rank=shape.d_model, n_blocks=3, tail="balanced"),
+            LowRankOptions(key_rank=2, block_size=3),
+            LowRankOptions(key_rank=shape.d_model, n_blocks=3, tail="balanced"),
             LowRankOptions(query_init_std=0.02, frozen_queries=True),
+            LowRankOptions(key_norm_scope="full", logit_scale="inverse_sqrt_rank"),
         ]

@@ -22,13 +22,14 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from recipes.attention_residual import BlockAttentionResidual, BlockOptions, KeyNormOptions
+from recipes.attention_residual import BlockReads
 from recipes.base import AnyOptions, ResidualCost, Shape, recipe
-from recipes.depth_attention import Source, enter, full_precision, widen
+from recipes.depth_attention import Source, full_precision, rms_normalised, widen
+from recipes.depth_options import BlockOptions, ReadOptions
 from recipes.depth_schedule import vectors_moved
 
 
-class MultiStreamOptions(KeyNormOptions, BlockOptions):
+class MultiStreamOptions(BlockOptions, ReadOptions):
     """Options of multi-stream depth attention."""
 
     widths: tuple[PositiveInt, ...] = Field(
@@ -64,7 +65,7 @@ class MultiStreamOptions(KeyNormOptions, BlockOptions):
 
 
 @recipe("multi_stream", revision=1)
-class MultiStream(BlockAttentionResidual):
+class MultiStream(BlockReads):
     """Multi-head depth attention over causally convolved block sums (a reading, not the paper)."""
 
     Options = MultiStreamOptions
@@ -83,9 +84,12 @@ class MultiStream(BlockAttentionResidual):
         self.head_logits = nn.Parameter(torch.zeros(reads, heads)) if heads > 1 else None
         self.head_map = nn.Parameter(torch.zeros(reads, heads, d)) if options.has_map else None
 
-    def query_shape(self) -> tuple[int, ...]:
+    gain_dims = 3
+
+    @classmethod
+    def query_shape(cls, shape: Shape, options: Any) -> tuple[int, ...]:
         """Shape of all queries: one row per read and head."""
-        return (len(self.plan.readers), self.options.n_heads, self.rank)
+        return (len(cls.schedule(shape, options).readers), options.n_heads, shape.d_model)
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator) -> None:
@@ -98,35 +102,52 @@ class MultiStream(BlockAttentionResidual):
             if merge is not None:
                 merge.zero_()
 
-    def enter(self, value_BTD: Tensor) -> Source:
-        """Make a source and, with shared taps, its view by every head, once for all readers."""
-        source = super().enter(value_BTD)
-        if not self.options.share_taps:
+    def enter(self, value_BTD: Tensor, first_row: int, last_row: int) -> Source:
+        """Make a source and, with shared taps, its view by every head, scored for its readers."""
+        source = Source(value_BTD)
+        if first_row >= last_row or not self.options.share_taps:
             return source
-        return source._replace(views=self._views(source, list(self.taps)))
+        views = self._views(value_BTD, list(self.taps), first_row, last_row)
+        return source._replace(views=views)
 
-    def _views(self, source: Source, taps: list[Tensor]) -> tuple[Source, ...]:
-        with full_precision(source.value):
-            value_BTD = widen(source.value)
-            seen = [self.ops.convolve(value_BTD, taps_DK) for taps_DK in taps]
-        if self.options.convolve == "values":  # keys stay as they are
-            return tuple(Source(view_BTD, source.inverse_rms) for view_BTD in seen)
-        return tuple(enter(view_BTD, self.rank) for view_BTD in seen)
+    def _views(
+        self, value_BTD: Tensor, taps: list[Tensor], first_row: int, last_row: int
+    ) -> tuple[Source, ...]:
+        with full_precision(value_BTD):
+            wide_BTD = widen(value_BTD)
+            seen = [self.ops.convolve(wide_BTD, taps_DK) for taps_DK in taps]
+            queries_KHD = self._head_queries(first_row, last_row)
+            raw_keys = self.options.convolve == "values"
+            views = []
+            for h, view_BTD in enumerate(seen):
+                query_K1D = queries_KHD[:, h : h + 1]
+                key_BTD = wide_BTD if raw_keys else view_BTD
+                entered, scores = self.ops.enter(key_BTD, query_K1D, self.keys)
+                value = view_BTD if raw_keys else entered
+                views.append(Source(value, scores, first_row))
+        return tuple(views)
+
+    def _head_queries(self, first_row: int, last_row: int) -> Tensor:
+        """Return queries times gains and logit scale, [K, heads, D]."""
+        queries = self.queries[first_row:last_row] * self.scale
+        return queries if self.gains is None else queries * self.gains[first_row:last_row]
 
     def attend(self, sources: tuple[Source, ...], t: int) -> Tensor:
         """Return read ``t``: every head's mix, merged by gamma, [B, T, D]."""
         if len(sources) == 1:
-            return sources[0].value
+            return sources[0].value.to(self.queries.dtype)
         with full_precision(sources[0].value):
             by_head = self._by_head(sources, t)
             weights = self._head_weights(sources, by_head, t)
+            if self.options.takes_means:
+                weights = [w_SBT1 / self._counts(w_SBT1, t) for w_SBT1 in weights]
             if self.options.convolve == "keys":
                 total_SBT1 = torch.stack(weights).sum(dim=0)
                 mixed_BTD = self.ops.mix(total_SBT1, [source.value for source in sources])
             else:
                 values = [view.value for views in by_head for view in views]
                 mixed_BTD = self.ops.mix(torch.cat(weights), values)
-        return mixed_BTD.to(sources[0].value.dtype)
+        return mixed_BTD.to(self.queries.dtype)
 
     def weights(self, sources: tuple[Source, ...], t: int) -> Tensor:
         """Return what read ``t`` puts on each source over all heads, [S, B, T, 1]."""
@@ -137,31 +158,30 @@ class MultiStream(BlockAttentionResidual):
         if self.options.share_taps:
             views = [source.views for source in sources]
         else:
-            taps = [taps[self.reader_index[t]] for taps in self.taps]
-            views = [self._views(source, taps) for source in sources]
+            row = self.row_of[t]
+            taps = [taps[row] for taps in self.taps]
+            views = [self._views(source.value, taps, row, row + 1) for source in sources]
         return [list(per_head) for per_head in zip(*views, strict=True)]
 
     def _head_weights(
         self, sources: tuple[Source, ...], by_head: list[list[Source]], t: int
     ) -> list[Tensor]:
-        """Return gamma_h times the softmax over sources of every head h, each [S, B, T, 1]."""
-        gammas = self._gammas(sources[-1], t)
-        queries = self.scaled_query(t).unbind(0)
-        raw = self.options.convolve == "values"
+        """Return gamma_h times the weights of every head h over sources, each [S, B, T, 1]."""
+        row = self.row_of[t]
         return [
-            gamma * self.ops.logits(sources if raw else views, query_D).softmax(dim=0)
-            for gamma, views, query_D in zip(gammas, by_head, queries, strict=True)
+            gamma * self.weigh(torch.stack([view.score(row) for view in views]), t)
+            for gamma, views in zip(self._gammas(sources[-1], t), by_head, strict=True)
         ]
 
     def _gammas(self, newest: Source, t: int) -> tuple[Tensor | float, ...]:
         """Return the share of every head, each a scalar or [B, T, 1]."""
         if self.head_logits is None:
             return (1.0,)
-        i = self.reader_index[t]
-        logits = self.head_logits[i].to(newest.inverse_rms.dtype)
+        row = self.row_of[t]
+        normed_BTD = rms_normalised(newest.value)
+        logits = self.head_logits[row].to(normed_BTD.dtype)
         if self.head_map is not None:
-            projected_BTH = widen(newest.value) @ self.head_map[i].to(logits.dtype).t()
-            logits = logits + projected_BTH * newest.inverse_rms
+            logits = logits + normed_BTD @ self.head_map[row].to(normed_BTD.dtype).t()
         return torch.split(logits.softmax(dim=-1), 1, dim=-1)
 
     def dead_parameters(self) -> set[str]:
@@ -179,10 +199,11 @@ class MultiStream(BlockAttentionResidual):
         plan, d = cls.schedule(shape, options), shape.d_model
         heads, n_reads, taps = options.n_heads, len(plan.readers), sum(options.widths)
         read_sources = sum(plan.n_sources(t) for t in plan.readers)
-        entries = plan.n_sublayers + 1 if options.share_taps else read_sources
+        entries = plan.n_scored() if options.share_taps else read_sources
         views = heads if options.share_taps else 0
         kept = max(
-            plan.n_vectors(t) + views * plan.n_banked(t + 1) for t in range(plan.n_sublayers)
+            plan.n_vectors(t) + views * sum(map(plan.is_scored, plan.banked_at(t + 1)))
+            for t in range(plan.n_sublayers)
         )
         viewed = max(options.key_views, options.value_views)
         return ResidualCost(
@@ -210,4 +231,8 @@ class MultiStream(BlockAttentionResidual):
             MultiStreamOptions(share_taps=False, widths=(1, 3)),
             MultiStreamOptions(widths=(4,), query_init_std=0.02),
             MultiStreamOptions(convolve="keys", frozen_queries=True),
+            MultiStreamOptions(weighting="sigmoid", temperature=2.0, window=2, block_size=2),
+            MultiStreamOptions(value_scale="mean", count_prior=True, block_size=2),
+            MultiStreamOptions(block_sizes=(1, shape.n_sublayers - 1), embedding_source=False),
+            MultiStreamOptions(key_norm="none", include_partial=False, final_read=False),
         ]

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from recipes.base import Options, Residual, Shape, build
-from tests.recipes import naive
+from recipes.base import KERNELS, Options, RecipeError, Residual, Shape, build
+from tests.recipes import naive, naive_baselines
 from tests.recipes.toy import ToyModel, loss_of, make, randomise, tokens
 
 Recipe = type[Residual]
@@ -248,7 +248,7 @@ def never_changes_a_state_it_was_given(cls: Recipe, options: Options, shape: Sha
 
 @check
 def agrees_with_the_equations(cls: Recipe, options: Options, shape: Shape) -> None:
-    forward = naive.FORWARD.get(cls.name)
+    forward = {**naive.FORWARD, **naive_baselines.FORWARD}.get(cls.name)
     if forward is None:  # a new recipe may come without; the shipped ones are counted elsewhere
         return
     model = random_model(cls, options, shape)
@@ -265,6 +265,22 @@ def agrees_with_the_equations(cls: Recipe, options: Options, shape: Shape) -> No
         inputs, hidden = forward(options, parameters, embedding, list(model.sublayers))
         torch.testing.assert_close(seen, inputs, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(residual.finish(state), hidden, rtol=1e-10, atol=1e-10)
+
+
+@check
+def computes_the_same_by_every_kernel(cls: Recipe, options: Options, shape: Shape) -> None:
+    model = random_model(cls, options, shape)
+    model.residual.use_kernel("cached")
+    logits, expected = model(tokens()), gradients(model, tokens())
+    for kernel in KERNELS:
+        try:
+            model.residual.use_kernel(kernel)
+            found = model(tokens())
+        except RecipeError:  # the kernel says that it cannot compute these reads
+            assert kernel not in ("auto", "torch")
+            continue
+        torch.testing.assert_close(found, logits, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(gradients(model, tokens()), expected, rtol=1e-9, atol=1e-11)
 
 
 @check

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from recipes.attention_residual import AttentionResidual
 from recipes.base import Shape, get, parse_options
-from recipes.depth_attention import CACHED, COUNTABLE, EPS, enter
+from recipes.depth_attention import CACHED, COUNTABLE, EPS, Keys
+from recipes.lean_read import LEAN
 from recipes.depth_schedule import block_ends
 from tests.recipes.contract import gradients, model_of, stream_parts, walk
 from tests.recipes.toy import ToyModel, make, randomise, tokens
@@ -44,8 +45,8 @@ ZERO_QUERY = [
     ("block", {"block_size": 5}),
     ("block", {"n_blocks": 4, "tail": "balanced"}),
     ("block", {"n_blocks": 1}),
-    ("low_rank", {"rank": 2}),
-    ("low_rank", {"rank": 12, "block_size": 1}),
+    ("low_rank", {"key_rank": 2}),
+    ("low_rank", {"key_rank": 12, "block_size": 1}),
     ("delta", {}),
     ("delta", {"combine": "replace", "source": "block_sum", "block_size": 2}),
     ("multi_stream", {}),
@@ -97,7 +98,7 @@ def test_recipes_that_are_one_equation_give_one_result(one: Any, other: Any, sha
 @pytest.mark.parametrize("options", [{"block_size": 1}, {"block_size": 4}, {"n_blocks": 3}])
 def test_low_rank_at_full_rank_is_block(options: dict[str, Any], shape: Shape) -> None:
     block = ("block", {**options, "key_norm": "rms"})
-    assert_same(*pair(shape, block, ("low_rank", {**options, "rank": shape.d_model})))
+    assert_same(*pair(shape, block, ("low_rank", {**options, "key_rank": shape.d_model})))
 
 
 def test_one_head_without_convolution_is_block() -> None:
@@ -225,7 +226,7 @@ def test_source_labels_name_sublayers_blocks_and_the_partial() -> None:
 
 
 @pytest.mark.parametrize("rank", [3, 12])
-def test_both_formulations_of_the_read_are_the_paper_pseudocode(rank: int) -> None:
+def test_every_formulation_of_the_read_is_the_paper_pseudocode(rank: int) -> None:
     generator = torch.Generator().manual_seed(0)
     values = [torch.randn(2, 5, 12, generator=generator, dtype=torch.float64) for _ in range(4)]
     query = torch.randn(rank, generator=generator, dtype=torch.float64)
@@ -233,9 +234,9 @@ def test_both_formulations_of_the_read_are_the_paper_pseudocode(rank: int) -> No
     keys = torch.nn.functional.rms_norm(stacked[..., 12 - rank :], (rank,), eps=EPS)
     weights = torch.einsum("d,nbtd->nbt", query, keys).softmax(0)
     expected = torch.einsum("nbt,nbtd->btd", weights, stacked)
-    sources = [enter(value, rank) for value in values]
-    for ops in (CACHED, COUNTABLE):
-        found = ops.logits(sources, query).softmax(0)
+    for ops in (CACHED, COUNTABLE, LEAN):
+        scores = [ops.enter(v, query[None, None], Keys(heads=1, width=rank))[1][0] for v in values]
+        found = torch.stack(scores).softmax(0)
         torch.testing.assert_close(found[..., 0], weights)
         torch.testing.assert_close(ops.mix(found, values), expected)
 

@@ -1,0 +1,218 @@
+"""The memory-lean read: autograd functions that keep references and per-token statistics only.
+
+What plain autograd does for a read of m sources costs m gradient tensors and m additions, m^2 / 2
+over the model. Here :class:`_Mix` keeps references to its sources, and in its backward leaves each
+of them a note (weights, gradient of the mix) instead of a gradient. When all readers of a source
+have left theirs, :class:`_Enter` folds the notes into one gradient, together with the gradient
+through the keys, which it recomputes from the source and its inverse RMS: two matmuls for all
+readers. Nothing of size [sources, tokens, d_model] is ever made.
+
+The notes lie on the autograd node of the source, so they live as long as the graph and cross
+activation checkpointing; a source whose node cannot be reached (detached by a reentrant checkpoint)
+gets its gradient the usual way. Results are those of :data:`recipes.depth_attention.CACHED`, to
+which torch.compile is sent, since it fuses these operations itself.
+
+Shapes: N = batch x tokens, D d_model, S sources, K readers, H heads, R key entries per head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from recipes.depth_attention import (
+    DepthOps,
+    Keys,
+    by_head,
+    convolve_cached,
+    enter_cached,
+    full_precision,
+    mix_cached,
+    score_cached,
+    widen,
+)
+
+
+def enter_lean(
+    value_BTD: Tensor, queries_KHR: Tensor, keys: Keys
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Score a source for K readers; return it, as its readers must see it, and K logits [B, T, H].
+
+    Same result as :func:`recipes.depth_attention.enter_cached`.
+    """
+    if torch.compiler.is_compiling():
+        return enter_cached(value_BTD, queries_KHR, keys)
+    value, *scores = _Enter.apply(value_BTD, queries_KHR, keys)  # type: ignore[no-untyped-call]
+    return value, tuple(scores)
+
+
+def mix_lean(weights_SBTH: Tensor, values: Sequence[Tensor]) -> Tensor:
+    """Sum values by weight, [B, T, D]; as :func:`recipes.depth_attention.mix_cached`."""
+    if torch.compiler.is_compiling():
+        return mix_cached(weights_SBTH, values)
+    mixed: Tensor = _Mix.apply(weights_SBTH, *values)  # type: ignore[no-untyped-call]
+    return mixed
+
+
+LEAN = DepthOps(enter_lean, score_cached, mix_lean, convolve_cached)
+"""The default: linear memory in depth, and no gradient tensor per reader."""
+
+
+class _Enter(torch.autograd.Function):
+    """Hand a source to its readers, with its logits for all of them."""
+
+    @staticmethod
+    def forward(ctx: Any, value_BTD: Tensor, queries_KHR: Tensor, keys: Keys) -> tuple[Tensor, ...]:
+        wide_ND = widen(value_BTD).flatten(0, -2)
+        scores_KNH = _raw_scores(wide_ND, queries_KHR.to(wide_ND.dtype), keys)
+        inverse_NH = keys.inverse_rms(wide_ND)
+        if inverse_NH is not None:
+            scores_KNH.mul_(inverse_NH)
+        ctx.save_for_backward(value_BTD, queries_KHR, scores_KNH, inverse_NH)
+        ctx.set_materialize_grads(False)
+        ctx.keys, ctx.notes, ctx.task = keys, [], None
+        shape = (*value_BTD.shape[:-1], keys.heads)
+        return value_BTD.view_as(value_BTD), *(s_NH.view(shape) for s_NH in scores_KNH.unbind(0))
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_value: Tensor | None, *grad_scores: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        value_BTD, queries_KHR, scores_KNH, inverse_NH = ctx.saved_tensors
+        wide_ND = widen(value_BTD).flatten(0, -2)
+        notes = ctx.notes if ctx.task == torch._C._current_graph_task_id() else []
+        ctx.notes, ctx.task = [], None
+        total_ND = _sum_of_notes(notes, wide_ND, grad_value)
+        if all(grad is None for grad in grad_scores):
+            return total_ND.view_as(value_BTD).to(value_BTD.dtype), None, None
+        with full_precision(value_BTD):
+            grads_KNH = _stacked(grad_scores, scores_KNH)
+            raw_KNH = grads_KNH if inverse_NH is None else grads_KNH * inverse_NH
+            _add_key_gradient(total_ND, raw_KNH, queries_KHR.to(wide_ND.dtype), ctx.keys)
+            if inverse_NH is not None:
+                _add_norm_gradient(total_ND, wide_ND, grads_KNH, scores_KNH, inverse_NH, ctx.keys)
+            grad_queries = None
+            if ctx.needs_input_grad[1]:
+                grad_queries = _query_gradient(raw_KNH, wide_ND, ctx.keys).to(queries_KHR.dtype)
+        return total_ND.view_as(value_BTD).to(value_BTD.dtype), grad_queries, None
+
+
+def _raw_scores(wide_ND: Tensor, queries_KHR: Tensor, keys: Keys) -> Tensor:
+    """Dot every key with every query, [K, N, H]."""
+    key_NX = keys.of(wide_ND)
+    if keys.heads == 1:
+        return torch.mm(queries_KHR[:, 0], key_NX.t())[..., None]
+    return torch.einsum("nhr,khr->knh", keys.split(key_NX), queries_KHR).contiguous()
+
+
+def _sum_of_notes(
+    notes: list[tuple[Tensor, Tensor]], wide_ND: Tensor, grad_value: Tensor | None
+) -> Tensor:
+    """Gradient through the values: sum over readers of weight times the gradient of the mix."""
+    total_ND = None
+    for weight_NH, grad_ND in notes:
+        split_NHC = by_head(grad_ND, weight_NH.shape[-1])
+        if total_ND is None:
+            total_ND = (split_NHC * weight_NH[..., None]).view_as(wide_ND)
+        else:
+            by_head(total_ND, weight_NH.shape[-1]).addcmul_(split_NHC, weight_NH[..., None])
+    if total_ND is None:
+        total_ND = torch.zeros_like(wide_ND)
+    return total_ND if grad_value is None else total_ND.add_(grad_value.reshape(wide_ND.shape))
+
+
+def _stacked(grads: Sequence[Tensor | None], like_KNH: Tensor) -> Tensor:
+    if any(grad is None for grad in grads):
+        zero_NH = torch.zeros_like(like_KNH[0])
+        grads = [zero_NH if grad is None else grad for grad in grads]
+    return torch.stack([grad.reshape(like_KNH.shape[1:]) for grad in grads if grad is not None])
+
+
+def _add_key_gradient(total_ND: Tensor, raw_KNH: Tensor, queries_KHR: Tensor, keys: Keys) -> None:
+    """Add the gradient through the dot products with all queries."""
+    out_NX = keys.of(total_ND)
+    if keys.heads == 1:
+        out_NX.addmm_(raw_KNH[..., 0].t(), queries_KHR[:, 0])
+    else:
+        out_NX.add_(torch.einsum("knh,khr->nhr", raw_KNH, queries_KHR).flatten(1))
+
+
+def _add_norm_gradient(
+    total_ND: Tensor,
+    wide_ND: Tensor,
+    grads_KNH: Tensor,
+    scores_KNH: Tensor,
+    inverse_NH: Tensor,
+    keys: Keys,
+) -> None:
+    """Add the gradient through the RMS: ``-x / n / rms^2`` per unit of ``grad . score``."""
+    pull_NH = (grads_KNH * scores_KNH).sum(0)
+    if keys.whole_norm:
+        pull_NH, out, x = pull_NH.sum(-1, keepdim=True), total_ND, wide_ND
+    elif keys.heads == 1:
+        out, x = keys.of(total_ND), keys.of(wide_ND)
+    else:
+        out, x = keys.split(total_ND), keys.split(wide_ND)
+        pull_NH, inverse_NH = pull_NH[..., None], inverse_NH[..., None]
+    out.addcmul_(x, pull_NH * inverse_NH.square() * (-1.0 / x.shape[-1]))
+
+
+def _query_gradient(raw_KNH: Tensor, wide_ND: Tensor, keys: Keys) -> Tensor:
+    """Gradient of the queries, [K, H, R]."""
+    key_NX = keys.of(wide_ND)
+    if keys.heads == 1:
+        return torch.mm(raw_KNH[..., 0], key_NX)[:, None]
+    return torch.einsum("knh,nhr->khr", raw_KNH, keys.split(key_NX))
+
+
+class _Mix(torch.autograd.Function):
+    """Mix sources by weight; leave each its note on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, weights_SBTH: Tensor, *values: Tensor) -> Tensor:
+        ctx.save_for_backward(weights_SBTH, *values)
+        heads = weights_SBTH.shape[-1]
+        weights = weights_SBTH.unsqueeze(-1)
+        mixed_BTHC = by_head(widen(values[0]), heads) * weights[0]
+        for weight_BTH1, value_BTD in zip(weights[1:], values[1:], strict=True):
+            mixed_BTHC.addcmul_(by_head(widen(value_BTD), heads), weight_BTH1)
+        return mixed_BTHC.flatten(-2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BTD: Tensor) -> tuple[Tensor | None, ...]:
+        weights_SBTH, *values = ctx.saved_tensors
+        heads = weights_SBTH.shape[-1]
+        split_BTHC = by_head(grad_BTD, heads)
+        grad_weights = None
+        if ctx.needs_input_grad[0]:
+            grad_weights = torch.empty_like(weights_SBTH)
+            for grad_BTH, value_BTD in zip(grad_weights, values, strict=True):
+                torch.sum(split_BTHC * by_head(widen(value_BTD), heads), dim=-1, out=grad_BTH)
+        grads = [
+            _leave_note(ctx.next_functions[1 + i], weights_SBTH[i], grad_BTD, values[i])
+            if ctx.needs_input_grad[1 + i]
+            else None
+            for i in range(len(values))
+        ]
+        return grad_weights, *grads
+
+
+def _leave_note(
+    edge: tuple[Any, int], weight_BTH: Tensor, grad_BTD: Tensor, value_BTD: Tensor
+) -> Tensor | None:
+    """Leave (weight, gradient) on the source's node, or return the gradient if it has none."""
+    node, output = edge
+    if output != 0 or not hasattr(node, "notes"):
+        split_BTHC = by_head(grad_BTD, weight_BTH.shape[-1]) * weight_BTH[..., None]
+        return split_BTHC.flatten(-2).to(value_BTD.dtype)
+    task = torch._C._current_graph_task_id()
+    if node.task != task:  # a backward that stopped short of this node left its notes behind
+        node.notes, node.task = [], task
+    node.notes.append((weight_BTH.flatten(0, -2), grad_BTD.flatten(0, -2)))
+    return None
