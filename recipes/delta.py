@@ -7,16 +7,18 @@ x0``; the final norm sees the stream ``R`` and there is no final read.
 
 Two switches. ``source``: ``sublayer`` (x0 and all earlier outputs), ``block_sum`` (x0 and the
 changes of R across completed blocks of whole transformer layers; a completed block is first
-seen by the MLP of the next block's first layer, the block under way never), ``cumulative``
-(states R instead of their changes, the redundant control; after every sublayer, or at block
-ends where a block option is given). ``combine``: ``add``, or ``replace`` as in ``full`` and
-``block``, with the current block as a source and a final read.
+seen by the MLP of the next block's first layer, the block under way never, unless
+``include_partial`` makes it a source), ``cumulative`` (states R instead of their changes, the
+redundant control; after every sublayer, or at block ends where a block option is given).
+``combine``: ``add``, or ``replace`` as in ``full`` and ``block``, with the current block as a
+source and a final read.
 
 Deviations: from the equations none. From the released code, on purpose: block sources are R
-minus R at the previous boundary (the code subtracts the previous source, which is right for the
-first two only); queries start at zero (the code's global init makes them N(0, 0.02^2), here
-``query_init_std: 0.02``); reads of one source own no query. The optional null source is left
-out.
+minus R at the previous boundary, where the code subtracts the previous source, which is right for
+the first two only (``as_released`` computes them so); queries start at zero (the code's global
+init makes them N(0, 0.02^2)); reads of one source own no query. The released runs are ``source:
+block_sum, n_blocks: 4, as_released: true, query_init_std: 0.02``. The optional null source and the
+separate read of the value projection (``delta_v``) are left out: a sublayer has one input here.
 """
 
 from __future__ import annotations

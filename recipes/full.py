@@ -5,8 +5,12 @@ Equation: ``u_t = sum_i a_i v_i``, ``a = softmax_i(q_t . rms(v_i))``, ``v = (x0,
 y_{t-1})``; one learned query per read, the same for every token; a last read of all sources,
 with its own query, feeds the final norm.
 
+The paper's ablations are options: ``query: input_dependent`` or ``none``, ``weighting: sigmoid``,
+``key_norm: none``, ``window: 8``, ``heads``.
+
 Deviations: the paper does not say whether the key norm has a gain; it has one, of ones, as in
-K3 and FLA (``key_norm: rms`` drops it). The first read has one source, so it owns no query.
+K3 and FLA (``key_norm: rms`` drops it). The first read has one source, so it owns no query. What
+the ablations leave open is decided in ``keyed_reads``.
 """
 
 from __future__ import annotations

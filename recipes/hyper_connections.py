@@ -31,6 +31,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recipes import depth_io
 from recipes.base import AnyOptions, Options, Residual, ResidualCost, Shape, recipe
 from recipes.depth_attention import EPS, full_precision, widen
 
@@ -227,7 +228,7 @@ class HyperConnections(StreamResidual):
         return ResidualCost(
             params=m * (d * (n + 3) + n * (n + 2) + 2),
             flops_per_token=m * (mixing + 2 * d * n * (n + 2)),
-            elements_moved_per_token=m * unfused_elements(d, n),
+            elements_moved_per_token=m * depth_io.streams(d, n),
             state_elements_per_token=n * d,
         )
 
@@ -246,13 +247,3 @@ class HyperConnections(StreamResidual):
             HyperConnectionOptions(n_streams=1),
             HyperConnectionOptions(n_streams=1, dynamic=False),
         ]
-
-
-def unfused_elements(d_model: int, n_streams: int) -> int:
-    """Elements that a sublayer moves per token when every operation goes through memory.
-
-    ``(8 n + 2) d + 2 n^2 + 4 n``: 34 d + 48 at n = 4. Source: Xie et al., arXiv 2512.24880,
-    table 2, of hyper-connections; Kimi Team, arXiv 2603.15031, table 1, quotes it for mHC.
-    """
-    n = n_streams
-    return (8 * n + 2) * d_model + 2 * n * n + 4 * n

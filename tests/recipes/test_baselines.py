@@ -12,12 +12,9 @@ from recipes import hyper_connections as hc
 from recipes.base import RecipeError, Shape, get, parse_options
 from recipes.hyper_connections import Streams
 from recipes.mhc import MHC
-from tests.recipes import naive, naive_baselines
 from tests.recipes.contract import (
     SHAPES,
-    agrees_with_the_equations,
     model_of,
-    option_sets,
     stream_parts,
     walk,
 )
@@ -33,16 +30,6 @@ def model(name: str, shape: Shape = SHAPE, **options: Any) -> ToyModel:
 
 def cost(name: str, shape: Shape, **options: Any) -> Any:
     return get(name).cost(shape, parse_options(name, options, shape))
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", naive_baselines.FORWARD)
-def test_every_option_set_is_its_equation(
-    name: str, shape: Shape, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(naive.FORWARD, name, naive_baselines.FORWARD[name])
-    for options in option_sets(get(name), shape):
-        agrees_with_the_equations(get(name), options, shape)
 
 
 # Hyper-connections and mHC against the package hyper-connections (P. Wang), which shares no code.
@@ -72,7 +59,7 @@ def test_hyper_connections_are_those_of_the_package(
     n: int, dynamic: bool, dtype: torch.dtype, bound: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hc, "EPS", 0.0)  # the package divides by the norm without one
-    ours = model("hyper_connections", n_streams=n, dynamic=dynamic).to(dtype)
+    ours = model("hyper_connections", SHAPES[0], n_streams=n, dynamic=dynamic).to(dtype)
     residual = ours.residual
     randomise(residual)
     with torch.no_grad():
