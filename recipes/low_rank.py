@@ -32,7 +32,7 @@ class LowRankOptions(BlockOptions, KeyOptions):
         return d_model // 4 if self.key_rank is None else self.key_rank
 
 
-@recipe("low_rank", revision=2)
+@recipe("low_rank", revision=1)
 class LowRank(BlockReads, KeyedReads):
     """Depth attention over block sums with sliced keys; the read replaces the stream."""
 
