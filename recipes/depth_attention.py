@@ -28,6 +28,9 @@ from torch.nn import functional as F
 EPS = 1e-8
 """Epsilon of the key RMS, the backbone's own default: a larger one would show in small models."""
 
+WIDE = (torch.float32, torch.float64)
+"""Precisions that a read computes in."""
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -90,7 +93,7 @@ def full_precision(x: Tensor) -> AbstractContextManager[object]:
 
 def widen(x: Tensor) -> Tensor:
     """Cast to fp32 at least; fp64 stays."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x if x.dtype in WIDE else x.float()
 
 
 def rms_normalised(x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ Shapes: N = batch x tokens, D d_model, S sources, K readers, H heads, R key entr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -88,12 +88,13 @@ class _Enter(torch.autograd.Function):
         ctx: Any, grad_value: Tensor | None, *grad_scores: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         value_BTD, queries_KHR, scores_KNH, inverse_NH = ctx.saved_tensors
-        wide_ND = widen(value_BTD).flatten(0, -2)
+        wide_BTD = widen(value_BTD)
         notes = ctx.notes if ctx.task == torch._C._current_graph_task_id() else []
         ctx.notes, ctx.task = [], None
-        total_ND = _sum_of_notes(notes, wide_ND, grad_value)
+        total_BTD = _sum_of_notes(notes, wide_BTD, grad_value)
         if all(grad is None for grad in grad_scores):
-            return total_ND.view_as(value_BTD).to(value_BTD.dtype), None, None
+            return total_BTD.to(value_BTD.dtype), None, None
+        wide_ND, total_ND = wide_BTD.flatten(0, -2), total_BTD.flatten(0, -2)
         with full_precision(value_BTD):
             grads_KNH = _stacked(grad_scores, scores_KNH)
             raw_KNH = grads_KNH if inverse_NH is None else grads_KNH * inverse_NH
@@ -103,7 +104,7 @@ class _Enter(torch.autograd.Function):
             grad_queries = None
             if ctx.needs_input_grad[1]:
                 grad_queries = _query_gradient(raw_KNH, wide_ND, ctx.keys).to(queries_KHR.dtype)
-        return total_ND.view_as(value_BTD).to(value_BTD.dtype), grad_queries, None
+        return total_BTD.to(value_BTD.dtype), grad_queries, None
 
 
 def _raw_scores(wide_ND: Tensor, queries_KHR: Tensor, keys: Keys) -> Tensor:
@@ -115,15 +116,15 @@ def _raw_scores(wide_ND: Tensor, queries_KHR: Tensor, keys: Keys) -> Tensor:
 
 
 def _sum_of_notes(
-    notes: list[tuple[Tensor, Tensor]], wide_ND: Tensor, grad_value: Tensor | None
+    notes: list[tuple[Tensor, Tensor]], wide_BTD: Tensor, grad_value: Tensor | None
 ) -> Tensor:
     """Gradient through the values: sum over readers of weight times the gradient of the mix."""
     if notes:
         weights, grads = zip(*notes, strict=True)
-        total_ND = _weighted_sum(weights, grads)
+        total_BTD = _weighted_sum(weights, grads)
     else:
-        total_ND = torch.zeros_like(wide_ND)
-    return total_ND if grad_value is None else total_ND.add_(grad_value.reshape(wide_ND.shape))
+        total_BTD = wide_BTD.new_zeros(wide_BTD.shape)
+    return total_BTD if grad_value is None else total_BTD.add_(grad_value)
 
 
 def _stacked(grads: Sequence[Tensor | None], like_KNH: Tensor) -> Tensor:
@@ -176,76 +177,79 @@ class _Mix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weights_SBTH: Tensor, *values: Tensor) -> Tensor:
         ctx.save_for_backward(weights_SBTH, *values)
-        weights_SNH = weights_SBTH.flatten(1, -2)
-        mixed_ND = _weighted_sum(weights_SNH.unbind(0), [widen(v).flatten(0, -2) for v in values])
-        return mixed_ND.view(values[0].shape)
+        return _weighted_sum(weights_SBTH.unbind(0), [widen(value) for value in values])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BTD: Tensor) -> tuple[Tensor | None, ...]:
         weights_SBTH, *values = ctx.saved_tensors
-        grad_ND = grad_BTD.flatten(0, -2)
         grad_weights = None
         if ctx.needs_input_grad[0]:
-            wide = [widen(value).flatten(0, -2) for value in values]
-            grad_weights = _dots(grad_ND, wide, weights_SBTH.shape[-1]).view_as(weights_SBTH)
-        weights_SNH = weights_SBTH.flatten(1, -2)
+            grad_weights = _dots(grad_BTD, [widen(value) for value in values], weights_SBTH)
+        edges, needed = ctx.next_functions[1:], ctx.needs_input_grad[1:]
+        weights = weights_SBTH.unbind(0)
         grads = [
-            _leave_note(ctx.next_functions[1 + i], weights_SNH[i], grad_ND, values[i])
-            if ctx.needs_input_grad[1 + i]
-            else None
+            _leave_note(edges[i], weights[i], grad_BTD, values[i]) if needed[i] else None
             for i in range(len(values))
         ]
         return grad_weights, *grads
 
 
-def _row_chunks(x_ND: Tensor) -> Iterator[slice]:
-    """Rows to work on at a time: on a CPU, few enough for an accumulator to stay in its cache."""
-    n_rows, width = x_ND.shape
-    step = max(1, CACHED_ELEMENTS // width) if x_ND.device.type == "cpu" else n_rows
-    return (slice(first, first + step) for first in range(0, n_rows, step))
+def _parts(x_BTD: Tensor) -> list[slice]:
+    """Sequences to work on at a time: on a CPU, few enough for a sum to stay in its cache."""
+    batch = x_BTD.shape[0]
+    if x_BTD.device.type != "cpu" or x_BTD.numel() <= CACHED_ELEMENTS:
+        return [slice(0, batch)]
+    step = max(1, CACHED_ELEMENTS * batch // x_BTD.numel())
+    return [slice(first, first + step) for first in range(0, batch, step)]
 
 
-def _weighted_sum(weights: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
-    """Sum ``weights[i] * rows[i]``, [N, H] times [N, D] by head; [N, D]."""
-    heads = weights[0].shape[-1]
-    out_ND = torch.empty_like(rows[0])
-    factors = [weight_NH[..., None] for weight_NH in weights]
-    terms = [by_head(row_ND, heads) for row_ND in rows]
-    for part in _row_chunks(out_ND):
-        out = by_head(out_ND[part], heads)
-        torch.mul(terms[0][part], factors[0][part], out=out)
-        for factor, term in zip(factors[1:], terms[1:], strict=True):
-            out.addcmul_(term[part], factor[part])
-    return out_ND
+def _weighted_sum(weights: Sequence[Tensor], terms: Sequence[Tensor]) -> Tensor:
+    """Sum ``weights[i] * terms[i]``, [B, T, H] times [B, T, D] by head; [B, T, D]."""
+    out_BTD = terms[0].new_empty(terms[0].shape)  # contiguous, whatever the source is
+    heads, out, parts = weights[0].shape[-1], out_BTD, _parts(out_BTD)
+    if heads > 1:
+        out, terms = by_head(out, heads), [by_head(term, heads) for term in terms]
+        weights = [weight[..., None] for weight in weights]
+    if len(parts) == 1:
+        _accumulate(out, weights, terms)
+    else:
+        for part in parts:
+            _accumulate(out[part], [w[part] for w in weights], [x[part] for x in terms])
+    return out_BTD
 
 
-def _dots(grad_ND: Tensor, values: Sequence[Tensor], heads: int) -> Tensor:
-    """Dot a gradient with every value, token by token and head by head; [S, N, H]."""
-    grad_NHC = by_head(grad_ND, heads)
-    terms = [by_head(value_ND, heads) for value_ND in values]
-    out_SNH = grad_ND.new_empty(len(values), grad_ND.shape[0], heads)
-    scratch = None
-    for part in _row_chunks(grad_ND):
-        grad = grad_NHC[part]
-        # A product allocated anew for every source costs more than the arithmetic.
-        scratch = torch.empty_like(grad) if scratch is None else scratch[: len(grad)]
-        for out_NH, term in zip(out_SNH, terms, strict=True):
-            torch.mul(grad, term[part], out=scratch)
-            torch.sum(scratch, dim=-1, out=out_NH[part])
-    return out_SNH
+def _accumulate(out: Tensor, weights: Sequence[Tensor], terms: Sequence[Tensor]) -> None:
+    torch.mul(terms[0], weights[0], out=out)
+    for weight, term in zip(weights[1:], terms[1:], strict=True):
+        out.addcmul_(term, weight)
+
+
+def _dots(grad_BTD: Tensor, values: Sequence[Tensor], like_SBTH: Tensor) -> Tensor:
+    """Dot a gradient with every value, token by token and head by head; [S, B, T, H]."""
+    heads = like_SBTH.shape[-1]
+    grad, terms = by_head(grad_BTD, heads), [by_head(value, heads) for value in values]
+    out_SBTH = torch.empty_like(like_SBTH)
+    # A product allocated anew for every source would cost more than its arithmetic.
+    parts = _parts(grad_BTD)
+    scratch = torch.empty_like(grad[parts[0]])
+    for part in parts:
+        product = scratch[: grad[part].shape[0]]
+        for out_BTH, term in zip(out_SBTH.unbind(0), terms, strict=True):
+            torch.mul(grad[part], term[part], out=product)
+            torch.sum(product, dim=-1, out=out_BTH[part])
+    return out_SBTH
 
 
 def _leave_note(
-    edge: tuple[Any, int], weight_NH: Tensor, grad_ND: Tensor, value_BTD: Tensor
+    edge: tuple[Any, int], weight_BTH: Tensor, grad_BTD: Tensor, value_BTD: Tensor
 ) -> Tensor | None:
     """Leave (weight, gradient) on the source's node, or return the gradient if it has none."""
     node, output = edge
     if output != 0 or not hasattr(node, "notes"):
-        dense_ND = _weighted_sum([weight_NH], [grad_ND])
-        return dense_ND.view_as(value_BTD).to(value_BTD.dtype)
+        return _weighted_sum([weight_BTH], [grad_BTD]).to(value_BTD.dtype)
     task = torch._C._current_graph_task_id()
     if node.task != task:  # a backward that stopped short of this node left its notes behind
         node.notes, node.task = [], task
-    node.notes.append((weight_NH, grad_ND))
+    node.notes.append((weight_BTH, grad_BTD))
     return None

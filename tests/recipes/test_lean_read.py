@@ -66,6 +66,18 @@ def test_gradients_equal_finite_differences() -> None:
     assert torch.autograd.gradcheck(last, inputs(keys))
 
 
+def test_sources_may_lie_in_memory_in_any_order() -> None:
+    keys = KEYS["slice"]
+    given = inputs(keys)
+    turned = [given[0].detach().mT.contiguous().mT.requires_grad_(), *given[1:]]
+    assert not turned[0].is_contiguous()
+    found, expected = (
+        torch.autograd.grad(stack_of(LEAN, keys, leaves)[-1].square().sum(), leaves[:2])
+        for leaves in (turned, given)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
 def test_a_graph_walked_twice_gives_the_same_gradient_twice() -> None:
     given = inputs(KEYS["slice"])
     loss = stack_of(LEAN, KEYS["slice"], given)[-1].square().sum()
