@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pandas as pd
@@ -19,8 +20,10 @@ from markupsafe import Markup
 
 from analysis.cells import FLOPS
 from analysis.collect import collect, usable, write_table
+from analysis.diagnostics import choose, read_all, save_tidy, tidy
+from analysis.diagnostics_table import reads_table
 from analysis.figures_style import save
-from analysis.gallery import Drawn, sweep_figures
+from analysis.gallery import Drawn, diagnostics_figures, sweep_figures, sweep_styles
 from analysis.study import Analysis, analyse, fits_json
 from analysis.tables import (
     Table,
@@ -84,12 +87,21 @@ def report(paths: SweepPaths, *, asymptote: float = 0.0) -> ReportResult:
     write_text_atomically(paths.fits, fits_json(found, manifest) + "\n")
     tables = _tables(found)
     save_tables(tables, paths.tables)
-    drawn = sweep_figures(found, paths)
-    saved = {d.name: save(d.figure, paths.figures, d.name)["svg"] for d in drawn}
+    inside = _inside(found, paths)
+    drawn = sweep_figures(found)
+    saved = {
+        d.name: save(d.figure, paths.figures, d.name)["svg"] for d in (*drawn, *inside.figures)
+    }
     cannot = cannot_sentences(found.laws, found.comparisons)
-    if not any(item.name == "norms_by_depth" for item in drawn):
+    if not inside.figures:
         cannot = (*cannot, "Diagnostics: no usable run has any.")
-    page = _page(found, manifest, tables, drawn, saved, cannot)
+    depicted = {
+        "figures": _on_page(drawn, saved),
+        "inside": _on_page([d for d in inside.figures if not d.folded], saved),
+        "folded": _on_page([d for d in inside.figures if d.folded], saved),
+        "reads_table": Markup(to_html(inside.reads)) if inside.reads else None,
+    }
+    page = _page(found, manifest, tables, depicted, cannot)
     write_text_atomically(paths.report, page)
     n_used = len(usable(found.runs))
     return ReportResult(
@@ -101,6 +113,42 @@ def report(paths: SweepPaths, *, asymptote: float = 0.0) -> ReportResult:
         cannot=cannot,
         figures=tuple(saved.values()),
     )
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """What is shown of the inside of the models."""
+
+    figures: list[Drawn]
+    reads: Table | None
+
+
+def _inside(found: Analysis, paths: SweepPaths) -> _Inside:
+    """Write the tidy diagnostics and draw those of one run per arm."""
+    by_run = read_all(paths, found.runs)
+    if by_run:
+        save_tidy(tidy(by_run, found.runs), paths.tables)
+    styles = sweep_styles(found)
+    chosen = choose(by_run, usable(found.runs), list(styles))
+    if chosen is None:
+        return _Inside([], None)
+    table = reads_table(chosen)
+    if table.raw:
+        save_tables([table], paths.tables)
+    figures = diagnostics_figures(chosen, len(found.runs), styles)
+    return _Inside(figures, table if table.raw else None)
+
+
+def _on_page(drawn: Sequence[Drawn], saved: Mapping[str, Path]) -> list[dict[str, str]]:
+    return [
+        {
+            "title": d.title,
+            "text": d.text,
+            "alt": " ".join(part for part in (f"{d.title}.", d.definition, d.text) if part),
+            "uri": _data_uri(saved[d.name]),
+        }
+        for d in drawn
+    ]
 
 
 def _headline(found: Analysis) -> str:
@@ -129,8 +177,7 @@ def _page(
     found: Analysis,
     manifest: Manifest,
     tables: Sequence[Table],
-    drawn: Sequence[Drawn],
-    saved: Mapping[str, Path],
+    depicted: Mapping[str, Any],
     cannot: Sequence[str],
 ) -> str:
     shown = tables[2]
@@ -148,9 +195,7 @@ def _page(
         by_size_table=Markup(to_html(tables[1])) if multipliers else None,
         runs_table=Markup(to_html(shown)),
         only_excluded=shown is not tables[2],
-        figures=[
-            {"title": d.title, "text": d.text, "uri": _data_uri(saved[d.name])} for d in drawn
-        ],
+        **depicted,
         cannot=cannot,
         entropy=_entropy_sentence(found, manifest.unigram_entropy_nats),
         statuses=_counts(found.runs["status"]),

@@ -216,7 +216,7 @@ def evaluate(trainer: Trainer, module: LanguageModel, batches: list[Tensor]) -> 
 
 
 class Diagnostics(StepCallback):
-    """Measures the inside of the model at given steps, on one fixed batch."""
+    """Measures the inside of the model at given steps, on one fixed batch; causes at the last."""
 
     def __init__(
         self, progress: Progress, at_steps: frozenset[int], batch: Callable[[], Tensor]
@@ -232,7 +232,8 @@ class Diagnostics(StepCallback):
             return
         module.eval()
         with trainer.precision_plugin.val_step_context():
-            values = measure(module.model, self.batch().to(module.device))
+            tokens = self.batch().to(module.device)
+            values = measure(module.model, tokens, causal=step == max(self.at_steps))
         module.train()
         row = {"kind": "diagnostics", "step": step, **values, "attempt": self.progress.attempt}
         append_jsonl(self.progress.paths.diagnostics, row)

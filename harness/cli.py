@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from harness import cli_tools as tools
+from harness.cli_bench import bench
 from harness.errors import IsolossError, MissingExtraError
 from harness.paths import SweepPaths, sweep_paths
 
@@ -379,6 +380,7 @@ def report(grid: SweepArgument, results: tools.Results = tools.RESULTS) -> None:
 
 
 tools.register(app)
+app.command()(bench)
 
 if __name__ == "__main__":
     main()

@@ -114,14 +114,21 @@ def doctor(results: Results = RESULTS) -> None:
 
 def new_recipe(
     name: Annotated[str, typer.Argument(help="Name of the variant, in snake_case.")],
-    folder: Annotated[Path, typer.Option(help="Folder of the recipes.")] = Path("recipes"),
+    package: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write an installable package there, not this checkout."),
+    ] = None,
 ) -> None:
-    """Write a new recipe file that trains and passes the contract suite; then edit it.
+    """Write a new recipe and its test, which pass the contract suite as they stand; then edit.
 
     Example: isoloss new-recipe my_residual
     """
-    from harness.scaffold import write_recipe
+    from harness.scaffold import write_in_checkout, write_package
 
-    path = write_recipe(name, folder)
-    print(f"{path}: a working copy of the standard residual under the name '{name}'")
-    print(f"Next: edit it, then pytest tests/recipes/test_contract.py -k {name}")
+    made = write_in_checkout(name) if package is None else write_package(name, package)
+    width = max(len(str(path)) for path in made.files)
+    for path, purpose in made.files.items():
+        print(f"{path!s:{width}}  {purpose}")
+    print("Next:")
+    for number, step in enumerate(made.next_steps, start=1):
+        print(f"  {number}. {step}")

@@ -37,7 +37,7 @@ MAX_VALUES = 100_000
 MAX_DEPTH = 30
 
 SWEEP_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-RESERVED_SWEEPS = ("published", "mlartifacts", "mlflow.db")
+RESERVED_SWEEPS = ("published", "bench", "mlartifacts", "mlflow.db")
 """Names that the results folder uses for other things."""
 
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")

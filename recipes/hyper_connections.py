@@ -141,7 +141,6 @@ class StreamResidual(Residual):
         """Return the mean of the streams, which is R while they are equal."""
         return state.streams.mean(-2)
 
-    @torch.no_grad()
     def stream_mixing(self, state: Streams, t: int) -> Tensor | None:
         """Return what each stream becomes of all streams at read ``t``; none before the head."""
         if t == self.shape.n_sublayers:

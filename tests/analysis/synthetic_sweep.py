@@ -22,6 +22,7 @@ from harness.records import (
     write_manifest,
     write_record,
 )
+from tests.analysis.synthetic_diagnostics import diagnostics_row
 
 ALPHA = 0.1
 LOG_A = 4.0
@@ -49,6 +50,8 @@ class World:
     slowdown: float = 1.1
     statuses: Mapping[str, str] = field(default_factory=dict)
     """Status by run id (see :func:`run_id`); others are done. "planned" writes no record."""
+    diagnostics: str = "new"
+    """``old``: as version 0.1 wrote them; ``none``: switched off."""
 
 
 def run_id(arm: str, size: int, seed: int) -> str:
@@ -148,7 +151,8 @@ def _write_run(
     _write_metrics(run.metrics, planned, loss)
     if status == "running":
         return
-    _write_diagnostics(run.diagnostics, planned)
+    if world.diagnostics != "none":
+        append_jsonl(run.diagnostics, diagnostics_row(planned, world.diagnostics == "old"))
     write_record(run.record, _record(planned, status, loss, world))
 
 
@@ -220,54 +224,6 @@ def _write_metrics(path: Path, planned: PlannedRun, loss: float) -> None:
         if i % 5 == 4:
             val = {"kind": "val", "loss_nats": value, "bits_per_byte": value / math.log(2)}
             append_jsonl(path, {**shared, **val})
-
-
-def _write_diagnostics(path: Path, planned: PlannedRun) -> None:
-    n_sublayers = 2 * planned.config["model"]["n_layers"]
-    name = planned.config["residual"]["name"]
-    grow = 1.0 if name == "standard" else 0.25
-    depth = np.arange(n_sublayers)
-    row: dict[str, Any] = {
-        "kind": "diagnostics",
-        "step": planned.cost.steps,
-        "input_rms": (0.02 * (1 + grow * depth) ** 0.7).tolist(),
-        "output_rms": (0.02 * (1 + grow * depth) ** 0.4).tolist(),
-        "state_rms": (0.03 * (1 + grow * depth) ** 0.9).tolist(),
-        "grad_rms": (1e-5 * np.exp(-0.1 * grow * depth)).tolist(),
-        "reads": [] if name == "standard" else _reads(name, n_sublayers),
-        "collapsed_to_newest": None if name == "standard" else 0.1,
-        "collapsed_to_uniform": None if name == "standard" else 0.0,
-    }
-    append_jsonl(path, row)
-
-
-def _reads(name: str, n_sublayers: int) -> list[dict[str, Any]]:
-    return [_read(t, _labels(name, t)) for t in range(n_sublayers + 1)]
-
-
-def _labels(name: str, t: int) -> list[str]:
-    if name != "block":
-        return ["embedding", *(f"t{i}" for i in range(t))]
-    blocks = [f"block {b + 1}" for b in range(t // 4)]
-    return ["embedding", *blocks, *(["partial"] if t % 4 else [])]
-
-
-def _read(t: int, labels: list[str]) -> dict[str, Any]:
-    raw = np.linspace(1.0, 2.0, len(labels)) ** 2
-    raw[0] += 1.0
-    weights = raw / raw.sum()
-    entropy = None
-    if len(labels) > 1:
-        entropy = float(-(weights * np.log(weights)).sum() / np.log(len(labels)))
-    return {
-        "t": t,
-        "labels": labels,
-        "mean_weights": weights.tolist(),
-        "normalised_entropy": entropy,
-        "max_weight": float(weights.max()),
-        "newest_mass": float(weights[-1]),
-        "embedding_mass": float(weights[0]),
-    }
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

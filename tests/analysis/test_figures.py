@@ -2,18 +2,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from analysis.cells import CURRENCIES, FLOPS, cell_points
 from analysis.collect import collect, usable
 from analysis.compare import compare_arms
+from analysis.diagnostics import Measurement
 from analysis.figures import forest_data, loss_compute_data
-from analysis.figures_diagnostics import diagnostics_data, merge_labels, run_figures
+from analysis.figures_diagnostics_reads import attention_figure, depth_attention
 from analysis.figures_style import arm_styles, caption, new_figure, render, save
 from analysis.fit import fit_shared
 from harness.paths import SweepPaths
-from tests.analysis.synthetic_sweep import MULTIPLIERS, World, build_sweep, run_id
+from tests.analysis.synthetic_diagnostics import row_of
+from tests.analysis.synthetic_sweep import MULTIPLIERS, World, build_sweep
 
 
 @pytest.fixture(scope="module")
@@ -50,35 +51,6 @@ def test_forest_lists_the_arms_best_first_in_all_currencies(paths: SweepPaths) -
     assert data.rows[0].text == f"{best.estimate:.3f} [{best.low:.3f}, {best.high:.3f}]"
 
 
-def test_diagnostics_show_every_arm_at_the_largest_size_with_the_lowest_seed(
-    paths: SweepPaths,
-) -> None:
-    data = diagnostics_data(paths, usable(collect(paths)), list(MULTIPLIERS))
-    assert data is not None
-    assert data.size == "8x160"
-    assert [profile.arm for profile in data.profiles] == list(MULTIPLIERS)
-    assert len(data.profiles[0].state_rms) == 16
-    assert "standard" not in [attention.arm for attention in data.attention]
-    for attention in data.attention:
-        assert np.nansum(attention.weights, axis=1) == pytest.approx(np.ones(17))
-
-
-def test_diagnostics_fall_back_to_the_largest_size_most_arms_finished(tmp_path: Path) -> None:
-    statuses = {
-        run_id(arm, 3, seed): "failed" for arm in MULTIPLIERS if arm != "full" for seed in (0, 1)
-    }
-    paths = build_sweep(tmp_path, World(statuses=statuses))
-    data = diagnostics_data(paths, usable(collect(paths)), list(MULTIPLIERS))
-    assert data is not None
-    assert (data.size, len(data.profiles)) == ("6x128", 6)
-
-
-def test_sources_keep_the_order_of_every_reader() -> None:
-    rows = [["embedding"], ["embedding", "partial"], ["embedding", "block 1"]]
-    rows += [["embedding", "block 1", "partial"], ["embedding", "block 1", "block 2", "partial"]]
-    assert merge_labels(rows) == ["embedding", "block 1", "block 2", "partial"]
-
-
 def test_arms_differ_in_more_than_colour() -> None:
     arms = [f"arm {i}" for i in range(30)]
     styles = arm_styles(arms, "arm 3")
@@ -88,17 +60,12 @@ def test_arms_differ_in_more_than_colour() -> None:
     assert len({look.colour for look in few}) == len({look.marker for look in few}) == 7
 
 
-def test_figures_of_a_run_come_from_its_own_files(paths: SweepPaths) -> None:
-    reading = run_figures(paths.run(run_id("full", 0, 0)))
-    assert set(reading) == {
-        "loss_curve",
-        "norms_by_depth",
-        "gradient_by_depth",
-        "depth_attention",
-    }
-    plain = run_figures(paths.run(run_id("standard", 0, 0)))
-    assert set(plain) == {"loss_curve", "norms_by_depth", "gradient_by_depth"}
-    assert run_figures(paths.run("absent")) == {}
+def test_heat_maps_are_the_same_bytes_each_time() -> None:
+    def draw() -> bytes:
+        run = Measurement("block", row_of("block", 8))
+        return render(attention_figure([depth_attention(run)]), "svg")
+
+    assert draw() == draw()
 
 
 def test_figure_files_are_the_same_bytes_each_time(tmp_path: Path) -> None:

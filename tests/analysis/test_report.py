@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from analysis.collect import collect
+from analysis.diagnostics import Chosen, Measurement
+from analysis.figures_style import arm_styles
+from analysis.gallery import diagnostics_figures
 from analysis.report import ReportResult, report
 from analysis.study import analyse
 from analysis.tables import Cell, Table, to_csv, to_html, to_latex, to_markdown
 from harness.cost import FLOP_CONVENTION
 from harness.paths import SweepPaths
+from tests.analysis.synthetic_diagnostics import row_of
 from tests.analysis.synthetic_sweep import MULTIPLIERS, World, build_sweep, run_id
 
 EVERY = [(arm, size, seed) for arm in MULTIPLIERS for size in range(4) for seed in (0, 1)]
@@ -43,9 +47,14 @@ def test_report_writes_table_fits_figures_and_one_page(
         "gradient_by_depth",
         "depth_attention",
         "learned_mass",
+        "max_weight",
+        "causal_check",
+        "source_redundancy",
+        "query_health",
+        "contributions",
     }
     assert {path.suffix for path in paths.figures.iterdir()} == {".svg", ".png", ".pdf"}
-    assert {path.suffix for path in paths.tables.iterdir()} == {".csv", ".md", ".tex"}
+    assert {path.suffix for path in paths.tables.iterdir()} == {".csv", ".md", ".tex", ".parquet"}
 
 
 def test_page_needs_nothing_from_outside(finished: tuple[SweepPaths, ReportResult]) -> None:
@@ -53,7 +62,7 @@ def test_page_needs_nothing_from_outside(finished: tuple[SweepPaths, ReportResul
     assert re.findall(r'(?:src|href)="(?!data:)', page) == []
     assert "<script" not in page
     assert "url(" not in page
-    assert page.count("data:image/svg+xml;base64,") == 6
+    assert page.count("data:image/svg+xml;base64,") == 11
 
 
 def test_page_says_convention_counts_exclusions_and_escapes_the_grid(
@@ -66,6 +75,50 @@ def test_page_says_convention_counts_exclusions_and_escapes_the_grid(
     assert "failed in a test" in page
     assert "&lt;b&gt;not markup&lt;/b&gt;" in page
     assert "Unigram entropy of the corpus: 3.1000 nats" in page
+
+
+def test_page_folds_what_is_looked_up_rather_than_read(
+    finished: tuple[SweepPaths, ReportResult],
+) -> None:
+    page = finished[0].report.read_text()
+    inside, folded = page.split("3 more figures")
+    assert "Largest weight and number of sources" in inside
+    assert "Depth reads in numbers" in inside
+    for title in ("Redundancy of sources", "Queries", "Contribution and weight"):
+        assert f"<h3>{title}" in folded
+    assert len(page) < 2_500_000
+
+
+def test_tables_hold_the_diagnostics_of_every_run_and_a_summary_per_arm(
+    finished: tuple[SweepPaths, ReportResult],
+) -> None:
+    folder = finished[0].tables
+    rows = list(csv.DictReader((folder / "diagnostics.csv").open()))
+    assert len({row["run_id"] for row in rows}) == 48
+    summary = list(csv.DictReader((folder / "depth_reads.csv").open()))
+    assert [row["arm"] for row in summary] == [arm for arm in MULTIPLIERS if arm != "standard"]
+
+
+def test_diagnostics_of_an_older_version_still_report(tmp_path: Path) -> None:
+    world = World(multipliers=TWO_ARMS, shapes=((2, 64),), seeds=(0,), diagnostics="old")
+    result = report(build_sweep(tmp_path, world))
+    drawn = {path.stem for path in result.figures}
+    assert {"norms_by_depth", "gradient_by_depth", "depth_attention", "learned_mass"} <= drawn
+    assert "max_weight" in drawn
+    assert not {"causal_check", "source_redundancy", "query_health", "contributions"} & drawn
+
+
+def test_many_arms_are_drawn_on_several_pages_and_streams_where_they_mix() -> None:
+    arms = [f"full {i}" for i in range(8)]
+    runs = [Measurement(arm, row_of("full", 4)) for arm in arms]
+    chosen = Chosen("2x8", (*runs, Measurement("mhc", row_of("mhc", 4))))
+    drawn = {d.name: d for d in diagnostics_figures(chosen, 9, arm_styles([*arms, "mhc"], "mhc"))}
+    assert drawn["depth_attention_2"].title == "Depth attention, continued"
+    assert (drawn["depth_attention"].folded, drawn["depth_attention_2"].folded) == (False, True)
+    assert {"causal_check_2", "contributions_2", "stream_mixing"} <= set(drawn)
+    folded = [item.folded for item in drawn.values()]
+    assert folded == sorted(folded)
+    assert all(item.definition for item in drawn.values())
 
 
 def test_headline_gives_every_arm_with_its_interval(
@@ -109,7 +162,8 @@ def test_tables_in_all_formats_have_the_same_rows(
 
 
 def test_report_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    paths = build_sweep(tmp_path, World(multipliers=TWO_ARMS, seeds=(0,)))
+    world = World(multipliers=TWO_ARMS, seeds=(0,), diagnostics="none")
+    paths = build_sweep(tmp_path, world)
     report(paths)
     before = {path: path.read_bytes() for path in paths.root.glob("**/*.*") if path.is_file()}
     report(paths)
@@ -125,7 +179,8 @@ def test_sweep_without_a_finished_run_still_gives_a_report(tmp_path: Path) -> No
 
 
 def test_sweep_with_one_size_done_says_what_is_missing(tmp_path: Path) -> None:
-    result = report(build_sweep(tmp_path, World(multipliers=TWO_ARMS, shapes=((2, 64),))))
+    world = World(multipliers=TWO_ARMS, shapes=((2, 64),), diagnostics="none")
+    result = report(build_sweep(tmp_path, world))
     assert result.headline == (
         "No verdict (one compute level: the slope of loss in compute is unknown): full."
     )
@@ -135,7 +190,7 @@ def test_sweep_with_one_size_done_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_sweep_whose_baseline_failed_says_so_and_compares_nothing(tmp_path: Path) -> None:
     statuses = {run_id("standard", size, 0): "failed" for size in range(4)}
-    world = World(multipliers=TWO_ARMS, seeds=(0,), statuses=statuses)
+    world = World(multipliers=TWO_ARMS, seeds=(0,), statuses=statuses, diagnostics="none")
     result = report(build_sweep(tmp_path, world))
     assert "no size where arm and baseline ran with the same seed and settings" in result.headline
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from analysis.report import report
-from tests.analysis.synthetic_sweep import build_sweep
+from tests.analysis.synthetic_sweep import World, build_sweep
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium")
@@ -30,7 +30,9 @@ window.addEventListener("load", () => {
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return report(build_sweep(tmp_path_factory.mktemp("sweep"))).report_path
+    arms = {"standard": 1.0, "full": 1.3, "block(block_size=4)": 1.2}
+    world = World(multipliers=arms, seeds=(0,))
+    return report(build_sweep(tmp_path_factory.mktemp("sweep"), world)).report_path
 
 
 def title_after_rendering(page: Path, width: int) -> str:
@@ -62,4 +64,4 @@ def title_after_rendering(page: Path, width: int) -> str:
 def test_the_report_shows_every_figure_offline_and_fits_the_window(page: Path, width: int) -> None:
     verdict, n_images, n_shown = title_after_rendering(page, width).split()
     assert verdict == "fits"
-    assert int(n_images) == int(n_shown) >= 6
+    assert int(n_images) == int(n_shown) >= 11

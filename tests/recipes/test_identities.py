@@ -12,8 +12,8 @@ from torch import Tensor
 from recipes.attention_residual import AttentionResidual
 from recipes.base import Shape, get, parse_options
 from recipes.depth_attention import CACHED, COUNTABLE, EPS, Keys
-from recipes.lean_read import LEAN
 from recipes.depth_schedule import block_ends
+from recipes.lean_read import LEAN
 from tests.recipes.contract import gradients, model_of, stream_parts, walk
 from tests.recipes.toy import ToyModel, make, randomise, tokens
 

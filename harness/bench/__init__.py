@@ -1,0 +1,1 @@
+"""isoloss bench: time and memory of recipes against `standard`, and of the peers on the index."""
