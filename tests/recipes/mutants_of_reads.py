@@ -202,8 +202,8 @@ LEAN_READ = [
     Mutant(
         "the gradient of a mix counted twice",
         LEAN,
-        "node.notes.append((weight_NH, grad_ND))",
-        "node.notes += 2 * [(weight_NH, grad_ND)]",
+        "notes = ctx.notes if ctx.task",
+        "notes = 2 * ctx.notes if ctx.task",
         LIKE_PLAIN,
     ),
     Mutant(

@@ -1,6 +1,6 @@
-"""Traps that the equations alone do not show: defaults, precision, start, the backbone around.
+"""Traps that no other test notices, or only slowly, by accident or with an optional package.
 
-Written for mutants of ``test_mutations`` that passed all other tests of the recipes.
+Defaults, which the equations follow whatever they are; precision; the start, in the backbone too.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def test_by_default_logits_are_the_papers_unscaled_dot_products(name: str, rank:
 def test_a_bf16_read_is_the_exact_one_rounded_once(
     name: str, options: dict[str, Any], kernel: str
 ) -> None:
+    # Without a gain, whose product with a bf16 query is a bf16 number of its own.
     parsed = parse_options(name, options, SHAPE)
     ours, exact = (make(get(name), parsed, SHAPE).bfloat16() for _ in range(2))
     for residual in (ours, exact):
