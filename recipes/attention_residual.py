@@ -185,9 +185,9 @@ class AttentionResidual(Residual):
 
     def scaled_queries(self, rows: slice) -> Tensor:
         """Return queries times gains and logit scale: ``q . (g * k) = (q * g) . k``; [K, H, R]."""
-        queries = (
-            self.queries[rows] if self.gains is None else self.queries[rows] * self.gains[rows]
-        )
+        queries = widen(self.queries[rows])
+        if self.gains is not None:
+            queries = queries * widen(self.gains[rows])
         queries_KHR = self.keys.split(queries)
         return queries_KHR if self.scale == 1.0 else queries_KHR * self.scale
 

@@ -26,6 +26,7 @@ from recipes.depth_attention import (
     full_precision,
     read_flops,
     rms_normalised,
+    widen,
 )
 from recipes.depth_options import KeyOptions
 from recipes.depth_schedule import Schedule
@@ -178,9 +179,9 @@ class KeyedReads(AttentionResidual):
     def _query_of(self, newest_BTD: Tensor, row: int) -> Tensor:
         """Map the newest source to a query per token, gain and logit scale included."""
         normed_BTD = rms_normalised(newest_BTD)
-        query = normed_BTD @ self.queries[row].to(normed_BTD.dtype).t()
+        query = normed_BTD @ widen(self.queries[row]).t()
         if self.gains is not None:
-            query = query * self.gains[row].to(query.dtype)
+            query = query * widen(self.gains[row])
         return self.keys.split(query * self.scale)
 
     @classmethod

@@ -129,8 +129,8 @@ class MultiStream(BlockReads):
 
     def _head_queries(self, first_row: int, last_row: int) -> Tensor:
         """Return queries times gains and logit scale, [K, heads, D]."""
-        queries = self.queries[first_row:last_row] * self.scale
-        return queries if self.gains is None else queries * self.gains[first_row:last_row]
+        queries = widen(self.queries[first_row:last_row]) * self.scale
+        return queries if self.gains is None else queries * widen(self.gains[first_row:last_row])
 
     def attend(self, sources: tuple[Source, ...], t: int) -> Tensor:
         """Return read ``t``: every head's mix, merged by gamma, [B, T, D]."""

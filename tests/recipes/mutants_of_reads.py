@@ -122,9 +122,8 @@ READS = [
     Mutant(
         "the query of another read",
         FAMILY,
-        "self.queries[rows] if self.gains is None else self.queries[rows] * self.gains[rows]",
-        "self.queries.roll(1, 0)[rows] if self.gains is None "
-        "else self.queries.roll(1, 0)[rows] * self.gains[rows]",
+        "queries = widen(self.queries[rows])",
+        "queries = widen(self.queries.roll(1, 0)[rows])",
         check(EQUATIONS, "full"),
     ),
     Mutant(

@@ -42,11 +42,11 @@ def test_by_default_logits_are_the_papers_unscaled_dot_products(name: str, rank:
 @pytest.mark.parametrize(
     ("name", "options", "kernel"),
     [
-        ("full", {"key_norm": "rms"}, "torch"),
-        ("full", {"key_norm": "rms"}, "cached"),
-        ("block", {"key_norm": "rms"}, "torch"),
-        ("block", {"key_norm": "rms"}, "cached"),
-        ("block", {"key_norm": "rms"}, "two_phase"),
+        ("full", {}, "torch"),
+        ("full", {}, "cached"),
+        ("block", {}, "torch"),
+        ("block", {}, "cached"),
+        ("block", {}, "two_phase"),
         ("low_rank", {}, "torch"),
     ],
     ids=str,
@@ -54,7 +54,6 @@ def test_by_default_logits_are_the_papers_unscaled_dot_products(name: str, rank:
 def test_a_bf16_read_is_the_exact_one_rounded_once(
     name: str, options: dict[str, Any], kernel: str
 ) -> None:
-    # Without a gain, whose product with a bf16 query is a bf16 number of its own.
     parsed = parse_options(name, options, SHAPE)
     ours, exact = (make(get(name), parsed, SHAPE).bfloat16() for _ in range(2))
     for residual in (ours, exact):
