@@ -26,6 +26,7 @@ from harness.identity import residual_label
 from harness.problems import HINTS, Problems, explain, show, unknown_key
 from harness.resolve import GridRun, Resolver
 from harness.yaml12 import Document, Loc, parse_yaml, read_yaml, sweep_name_fault
+from recipes.base import RecipeError, Shape, check_kernel
 
 S = TypeVar("S", bound=Strict)
 NOT_YET = {
@@ -61,6 +62,8 @@ TOP_LEVEL = (
     *("sweep", "base", "axes", "zip", "when", "exclude", "include", "seeds"),
     *("limits", "tune", "slurm", "mlflow", "analysis", "execution"),
 )
+ANY_RECIPE = ("auto", "torch", "cached")
+"""Kernels that compute every recipe."""
 _SET_BESIDE_BASE = ("sweep", "seeds", "limits", "mlflow", "analysis", "execution")
 
 
@@ -136,6 +139,7 @@ def load_grid(
     runs, repeats = Resolver(reader, describe).resolve(candidates)
     if not problems:
         _check_count(problems, limits, len(runs))
+        _check_kernel(problems, execution.kernel, runs)
     notices = _notices(document, counts, repeats)
     baseline = _baseline(reader, analysis, "analysis" in value, runs, notices)
     problems.raise_if_any()
@@ -264,6 +268,21 @@ def _check_count(problems: Problems, limits: Limits, n_runs: int) -> None:
     elif limits.runs is not None and n_runs > limits.runs:
         rule = f"the grid has {n_runs} runs, more than limits.runs {limits.runs}"
         problems.add(("limits", "runs"), f"{rule}. Raise the limit or take values out.")
+
+
+def _check_kernel(problems: Problems, kernel: str, runs: list[GridRun]) -> None:
+    if kernel in ANY_RECIPE:
+        return
+    arms = {(run.arm, run.config.model.n_layers, run.config.model.d_model): run for run in runs}
+    refused: dict[str, str] = {}
+    for (arm, n_layers, d_model), run in arms.items():
+        residual = run.config.residual
+        try:
+            check_kernel(residual.name, Shape(n_layers, d_model), residual.options, kernel)
+        except RecipeError as error:
+            refused.setdefault(arm, str(error))
+    for reason in refused.values():
+        problems.add(("execution", "kernel"), f"{reason}.")
 
 
 def _notices(document: Document, counts: list[RuleCount], repeats: dict[Loc, int]) -> list[str]:

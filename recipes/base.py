@@ -392,3 +392,15 @@ def build(name: str, shape: Shape, options: dict[str, Any], generator: torch.Gen
     module = get(name)(shape, parse_options(name, options, shape))
     module.reset_parameters(generator)
     return module
+
+
+def check_kernel(name: str, shape: Shape, options: dict[str, Any], kernel: str) -> None:
+    """Refuse a kernel that cannot compute a recipe at a shape; allocates nothing.
+
+    Raises
+    ------
+    RecipeError
+        See :meth:`Residual.use_kernel`.
+    """
+    with torch.device("meta"):
+        get(name)(shape, parse_options(name, options, shape)).use_kernel(kernel)

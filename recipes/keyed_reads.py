@@ -51,7 +51,7 @@ class KeyedReads(AttentionResidual):
             for rows in _grouped(self.plan)
             for t in self.plan.readers[rows[0] : rows[-1] + 1]
         }
-        self.fused_on: dict[tuple[str, torch.dtype], str | None] = {}
+        self.fused_on: dict[tuple[str, torch.dtype, int], str | None] = {}
         counts = [self.plan.n_sources(t) for t in self.plan.readers]
         self.first_logit = [sum(counts[:row]) for row in range(len(counts))]
 
@@ -64,8 +64,14 @@ class KeyedReads(AttentionResidual):
         vectors = super().query_shape(shape, options)
         return (*vectors, shape.d_model) if options.query == "input_dependent" else vectors
 
-    def why_not(self, kernel: str) -> str | None:
-        """Say why these reads cannot use a kernel; None if they can."""
+    def why_not(
+        self,
+        kernel: str,
+        device_type: str | None = None,
+        dtype: torch.dtype | None = None,
+        n_tokens: int | None = None,
+    ) -> str | None:
+        """Say why these reads cannot use a kernel, on such tensors; None if they can."""
         options = self.options
         if kernel == "two_phase":
             return self._why_not_two_phase()
@@ -73,6 +79,9 @@ class KeyedReads(AttentionResidual):
             return None
         return why_not(
             kernel,
+            dtype,
+            device_type,
+            n_tokens=n_tokens,
             n_sources=max(map(self.plan.n_sources, self.plan.readers)),
             d_model=self.shape.d_model,
             key_rank=self.keys.heads * self.keys.width,
@@ -100,12 +109,12 @@ class KeyedReads(AttentionResidual):
         """Return the library whose kernel computes reads of such sources."""
         if self.kernel not in ("auto", *LIBRARIES) or torch.compiler.is_compiling():
             return None
-        place = (value.device.type, value.dtype)
+        place = (value.device.type, value.dtype, value.numel() // value.shape[-1])
         if self.kernel == "auto" and place[0] != "cuda":
             return None
         if place not in self.fused_on:
             kernel = "fla" if self.kernel == "auto" else self.kernel
-            reason = self.why_not(kernel) or why_not(kernel, place[1], place[0])
+            reason = self.why_not(kernel, *place)
             if reason is not None and self.kernel != "auto":
                 raise RecipeError(f"recipe '{self.name}': {reason}; use kernel auto or torch")
             self.fused_on[place] = None if reason else kernel
