@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import torch
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from harness import corpora
@@ -26,7 +27,7 @@ from harness.identity import residual_label
 from harness.problems import HINTS, Problems, explain, show, unknown_key
 from harness.resolve import GridRun, Resolver
 from harness.yaml12 import Document, Loc, parse_yaml, read_yaml, sweep_name_fault
-from recipes.base import RecipeError, Shape, check_kernel
+from recipes.base import RecipeError, Shape, get, parse_options
 
 S = TypeVar("S", bound=Strict)
 NOT_YET = {
@@ -278,7 +279,10 @@ def _check_kernel(problems: Problems, kernel: str, runs: list[GridRun]) -> None:
     for (arm, n_layers, d_model), run in arms.items():
         residual = run.config.residual
         try:
-            check_kernel(residual.name, Shape(n_layers, d_model), residual.options, kernel)
+            shape = Shape(n_layers, d_model)
+            options = parse_options(residual.name, residual.options, shape)
+            with torch.device("meta"):  # allocates nothing
+                get(residual.name)(shape, options).use_kernel(kernel)
         except RecipeError as error:
             refused.setdefault(arm, str(error))
     for reason in refused.values():

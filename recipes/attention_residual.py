@@ -29,7 +29,7 @@ from recipes.depth_attention import (
     widen,
 )
 from recipes.depth_options import ReadOptions
-from recipes.depth_schedule import Schedule, vectors_moved
+from recipes.depth_schedule import vectors_moved
 from recipes.lean_read import LEAN
 from recipes.two_phase import Phase
 
@@ -54,19 +54,14 @@ class AttentionResidual(Residual):
     options: ReadOptions
 
     @classmethod
-    def schedule(cls, shape: Shape, options: Any) -> Schedule:
-        """Return which sources every read sees."""
-        raise NotImplementedError
-
-    @classmethod
     def query_shape(cls, shape: Shape, options: Any) -> tuple[int, ...]:
         """Shape of all queries: one row per read that owns one."""
         keys = options.keys(shape.d_model)
-        return (len(cls.schedule(shape, options).readers), keys.heads * keys.width)
+        return (len(options.schedule(shape).readers), keys.heads * keys.width)
 
     def __init__(self, shape: Shape, options: ReadOptions) -> None:
         super().__init__(shape, options)
-        self.plan = self.schedule(shape, options)
+        self.plan = options.schedule(shape)
         self.keys = options.keys(shape.d_model)
         self.scale = options.query_scale(self.keys)
         self.row_of = {t: row for row, t in enumerate(self.plan.readers)}
@@ -114,7 +109,7 @@ class AttentionResidual(Residual):
         if self.plan.embedding:
             return DepthState((self.enter(embedding, *self.plan.rows(-1)),), None, stream)
         opens_sum = not (self.plan.cumulative or self.plan.as_released)
-        return DepthState((), widen(embedding) if opens_sum else None, stream)
+        return DepthState((), embedding if opens_sum else None, stream)
 
     def read(self, state: DepthState, t: int) -> tuple[Tensor, DepthState]:
         """Mix the sources of read ``t``; added to the stream by additive recipes."""
@@ -141,7 +136,7 @@ class AttentionResidual(Residual):
         if not self.plan.sums_at(t):
             return None
         # Block sums in bf16 would lose small late contributions.
-        return widen(output) if partial is None else partial + output
+        return output if partial is None else widen(partial) + output
 
     def _completed(
         self, state: DepthState, partial: Tensor | None, stream: Tensor | None
@@ -232,7 +227,7 @@ class AttentionResidual(Residual):
 
     @contextmanager
     def masking(self, label: str) -> Iterator[None]:
-        """Hide one source from every read that has another, the rest renormalised."""
+        """Hide one source from every read that has another; a softmax renormalises the rest."""
         self.hidden_label = label
         try:
             yield
@@ -292,7 +287,7 @@ class AttentionResidual(Residual):
     @classmethod
     def cost(cls, shape: Shape, options: Any) -> ResidualCost:
         """Price of queries and gains, of reads of two sources or more, and of the sums kept."""
-        plan, keys, d = cls.schedule(shape, options), options.keys(shape.d_model), shape.d_model
+        plan, keys, d = options.schedule(shape), options.keys(shape.d_model), shape.d_model
         size = cls.query_shape(shape, options)
         width = keys.heads * keys.width
         return ResidualCost(
@@ -315,18 +310,6 @@ class BlockReads(AttentionResidual):
     """Base of the recipes whose sources are block sums; their options are ``BlockOptions``."""
 
     @classmethod
-    def schedule(cls, shape: Shape, options: Any) -> Schedule:
-        """Blocks as the options divide the model."""
-        return Schedule(
-            shape.n_sublayers,
-            options.ends(shape),
-            partial=options.include_partial,
-            embedding=options.embedding_source,
-            final=options.final_read,
-            window=options.window,
-        )
-
-    @classmethod
     def block_size(cls, shape: Shape, options: Any) -> int | None:
         """Sublayers of the largest block."""
         ends = options.ends(shape)
@@ -338,7 +321,7 @@ class BlockReads(AttentionResidual):
         as_sums = options.takes_means == options.has_count_prior
         if options.weighting == "sigmoid":
             as_sums = not (options.takes_means or options.has_count_prior)
-        return options.include_partial and as_sums and super().equals_standard_at_init(options)
+        return bool(options.has_partial) and as_sums and super().equals_standard_at_init(options)
 
 
 def _zeroed(weights_SBTH: Tensor, at: int) -> Tensor:

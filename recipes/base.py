@@ -142,7 +142,8 @@ class Residual(nn.Module):
         """Return what diagnostics call the state leaving a sublayer, [batch, tokens, d_model].
 
         The running sum for additive recipes, the running partial for block recipes, the newest
-        output for recipes that keep every output apart.
+        output for recipes that keep every output apart. A value to look at: under kernel ``torch``
+        its gradient bypasses autograd's edges.
         """
         raise NotImplementedError
 
@@ -179,7 +180,7 @@ class Residual(nn.Module):
         return None
 
     def masking(self, label: str) -> AbstractContextManager[None]:
-        """Hide one source from every read that has another, the rest renormalised.
+        """Hide one source from every read that has another; a softmax renormalises the rest.
 
         ``label`` is one of :meth:`source_labels`. For the causal check of diagnostics: how much the
         loss rises without it. Recipes without depth weights are left as they are.
@@ -392,15 +393,3 @@ def build(name: str, shape: Shape, options: dict[str, Any], generator: torch.Gen
     module = get(name)(shape, parse_options(name, options, shape))
     module.reset_parameters(generator)
     return module
-
-
-def check_kernel(name: str, shape: Shape, options: dict[str, Any], kernel: str) -> None:
-    """Refuse a kernel that cannot compute a recipe at a shape; allocates nothing.
-
-    Raises
-    ------
-    RecipeError
-        See :meth:`Residual.use_kernel`.
-    """
-    with torch.device("meta"):
-        get(name)(shape, parse_options(name, options, shape)).use_kernel(kernel)

@@ -52,8 +52,15 @@ class DeltaOptions(BlockOptions, KeyOptions):
 
     @property
     def has_partial(self) -> bool:
-        """Whether the block under way is a source."""
-        return self.combine == "replace" if self.include_partial is None else self.include_partial
+        """Whether no output waits for its block to end: the block under way is a source."""
+        if self.include_partial is None:
+            return self.combine == "replace" or not self.has_blocks
+        return self.include_partial
+
+    @property
+    def adds_to_stream(self) -> bool:
+        """Whether a read is added to the running sum."""
+        return self.combine == "add"
 
     @property
     def has_final(self) -> bool:
@@ -71,15 +78,33 @@ class DeltaOptions(BlockOptions, KeyOptions):
             return tuple(range(1, shape.n_sublayers + 1))
         return super().ends(shape, unit)
 
+    def schedule(self, shape: Shape) -> Schedule:
+        """Sources, blocks and routing as the options say."""
+        return Schedule(
+            shape.n_sublayers,
+            self.ends(shape),
+            additive=self.adds_to_stream,
+            cumulative=self.source == "cumulative",
+            as_released=self.as_released,
+            delayed=self.adds_to_stream and self.has_blocks and not self.has_partial,
+            partial=self.has_partial,
+            embedding=self.embedding_source,
+            final=self.has_final,
+            window=self.window,
+        )
+
     def check(self, shape: Shape) -> None:
-        """Refuse block options without blocks, impossible blocks, and a routing without choice."""
+        """Refuse block options without blocks, impossible blocks, and counts of what is no sum."""
         super().check(shape)
         if self.source == "sublayer":
             self._check_no_blocks()
         if self.tail != "short" and not self.has_blocks:
             raise ValueError(f"tail '{self.tail}' needs blocks; got source '{self.source}' without")
-        if self.takes_means and self.source == "cumulative":
-            raise ValueError("value_scale 'mean' needs block sums; cumulative states are no sums")
+        if self.has_counts and (self.source == "cumulative" or self.as_released):
+            raise ValueError(
+                "value_scale 'mean' and count_prior need block sums; cumulative states and sources "
+                "as_released are none"
+            )
         if self.as_released and (self.source, self.combine) != ("block_sum", "add"):
             raise ValueError(
                 "as_released reproduces added block sums; it needs source 'block_sum' and "
@@ -87,12 +112,6 @@ class DeltaOptions(BlockOptions, KeyOptions):
             )
         if self.as_released and not (self.embedding_source and not self.has_partial):
             raise ValueError("as_released needs embedding_source true and include_partial false")
-        one_block = len(self.ends(shape)) == 1 and not (self.has_partial or self.has_final)
-        if one_block and self.combine == "add":
-            raise ValueError(
-                "combine 'add' needs two blocks or more, as the last block is never a source; "
-                f"got one block of {shape.n_sublayers} sublayers"
-            )
 
     def _check_no_blocks(self) -> None:
         for name in ("block_size", "n_blocks", "block_sizes", "include_partial"):
@@ -100,7 +119,7 @@ class DeltaOptions(BlockOptions, KeyOptions):
                 raise ValueError(
                     f"{name} needs source 'block_sum' or 'cumulative', got source 'sublayer'"
                 )
-        if self.takes_means or self.count_prior:
+        if self.has_counts:
             raise ValueError("value_scale and count_prior need block sums, got source 'sublayer'")
 
 
@@ -117,32 +136,13 @@ class Delta(BlockReads, KeyedReads):
     )
 
     @classmethod
-    def schedule(cls, shape: Shape, options: Any) -> Schedule:
-        """Sources, blocks and routing as the options say."""
-        additive = options.combine == "add"
-        return Schedule(
-            shape.n_sublayers,
-            options.ends(shape),
-            additive=additive,
-            cumulative=options.source == "cumulative",
-            as_released=options.as_released,
-            delayed=additive and options.has_blocks and not options.has_partial,
-            partial=options.has_partial,
-            embedding=options.embedding_source,
-            final=options.has_final,
-            window=options.window,
-        )
-
-    @classmethod
     def equals_standard_at_init(cls, options: Any) -> bool:
         """True with zero queries where all outputs so far are sources, each once.
 
         Not for cumulative states, and not for added block sums without the block under way: the
         mean of completed blocks is not proportional to R.
         """
-        partial = options.has_partial or options.source == "sublayer"
-        told = options.model_copy(update={"include_partial": partial})
-        return options.source != "cumulative" and super().equals_standard_at_init(told)
+        return options.source != "cumulative" and super().equals_standard_at_init(options)
 
     @classmethod
     def block_size(cls, shape: Shape, options: Any) -> int | None:

@@ -17,7 +17,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from recipes.base import Options, Shape
 from recipes.depth_attention import Keys
-from recipes.depth_schedule import Tail, block_ends, checked_sizes
+from recipes.depth_schedule import Schedule, Tail, block_ends, checked_sizes
 
 
 class ReadOptions(Options):
@@ -26,7 +26,8 @@ class ReadOptions(Options):
     query_init_std: float = Field(default=0.0, ge=0.0)
     """Standard deviation of the initial queries; 0, as the paper requires, gives uniform reads."""
     frozen_queries: bool = False
-    """Never train the queries (control: zero queries keep the model the standard residual)."""
+    """Never train the queries (control: where the recipe starts as the standard residual and has no
+    parameters but queries and gains, zero queries keep it so)."""
     key_norm: Literal["rms_gain", "rms", "none"] = "rms_gain"
     """rms_gain: RMS with a learned gain of ones per read (Kimi K3, FLA). rms: RMS alone. none: raw
     sources are keys."""
@@ -43,12 +44,18 @@ class ReadOptions(Options):
     final_read: bool = True
     """A last read feeds the final norm; false: the final norm sees the plain sum R."""
 
+    def schedule(self, shape: Shape) -> Schedule:
+        """Return which sources every read sees."""
+        raise NotImplementedError
+
     def check(self, shape: Shape) -> None:
-        """Refuse a window that leaves reads nothing to choose from."""
+        """Refuse options that leave no read a choice."""
         super().check(shape)
-        if self.window == 1 and not self.embedding_source:
+        if not self.schedule(shape).readers:
+            given = ", ".join(f"{k} {v}" for k, v in self.model_dump(exclude_defaults=True).items())
             raise ValueError(
-                "window 1 with embedding_source false leaves every read one source; widen it"
+                f"no read would have two sources to choose from at {shape.n_sublayers} sublayers "
+                f"with {given or 'these options'}; allow it more sources"
             )
 
     @property
@@ -142,7 +149,7 @@ class KeyOptions(ReadOptions):
         return type(self).model_fields[name].default
 
 
-class BlockOptions(Options):
+class BlockOptions(ReadOptions):
     """How sublayers are grouped into depth blocks, and what a block's source is."""
 
     block_size: PositiveInt | None = None
@@ -168,24 +175,49 @@ class BlockOptions(Options):
 
     def check(self, shape: Shape) -> None:
         """Refuse blocks that the model cannot be divided into; see :func:`block_ends`."""
-        super().check(shape)
         if self.block_sizes is not None:
             if self.block_size is not None or self.n_blocks is not None:
                 raise ValueError("give one of block_size, n_blocks and block_sizes, not several")
             if self.tail != "short":
                 raise ValueError("tail has no meaning with explicit block_sizes; leave it out")
-        if not (self.include_partial or getattr(self, "embedding_source", True)):
+        if not (self.has_partial or self.embedding_source or self.adds_to_stream):
             raise ValueError(
                 "embedding_source false puts the embedding into the first block, which no read of "
                 "that block would see with include_partial false; keep one of the two"
             )
-        self.ends(shape)
+        super().check(shape)
+
+    @property
+    def has_partial(self) -> bool:
+        """Whether the block under way is a source."""
+        return self.include_partial
+
+    @property
+    def adds_to_stream(self) -> bool:
+        """Whether a read is added to the running sum, which then holds the embedding anyway."""
+        return False
+
+    def schedule(self, shape: Shape) -> Schedule:
+        """Blocks as the options divide the model."""
+        return Schedule(
+            shape.n_sublayers,
+            self.ends(shape),
+            partial=self.has_partial,
+            embedding=self.embedding_source,
+            final=self.final_read,
+            window=self.window,
+        )
 
     def ends(self, shape: Shape, unit: int = 1) -> tuple[int, ...]:
         """Index after the last sublayer of every block; ``unit`` sublayers stay together."""
         if self.block_sizes is not None:
             return checked_sizes(shape.n_sublayers, self.block_sizes, unit)
         return block_ends(shape.n_sublayers, self.block_size, self.n_blocks, self.tail, unit)
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether the number of outputs in a source enters the read at all."""
+        return self.takes_means or self.has_count_prior
 
     @property
     def takes_means(self) -> bool:

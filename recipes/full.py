@@ -15,8 +15,6 @@ the ablations leave open is decided in ``keyed_reads``.
 
 from __future__ import annotations
 
-from typing import Any
-
 from recipes.base import AnyOptions, Shape, recipe
 from recipes.depth_options import KeyOptions
 from recipes.depth_schedule import Schedule
@@ -26,6 +24,17 @@ from recipes.keyed_reads import KeyedReads
 class FullOptions(KeyOptions):
     """Options of Full Attention Residuals."""
 
+    def schedule(self, shape: Shape) -> Schedule:
+        """Every sublayer is a source of its own."""
+        m = shape.n_sublayers
+        return Schedule(
+            m,
+            tuple(range(1, m + 1)),
+            embedding=self.embedding_source,
+            final=self.final_read,
+            window=self.window,
+        )
+
 
 @recipe("full", revision=1)
 class Full(KeyedReads):
@@ -34,18 +43,6 @@ class Full(KeyedReads):
     Options = FullOptions
     equation = "u_t = sum_i softmax_i(q_t . rms(v_i)) v_i, sources x0, y_0 .. y_{t-1}; final read"
     source = "Kimi Team 2026, Attention Residuals, arXiv 2603.15031, eqs. 1-4"
-
-    @classmethod
-    def schedule(cls, shape: Shape, options: Any) -> Schedule:
-        """Every sublayer is a source of its own."""
-        m = shape.n_sublayers
-        return Schedule(
-            m,
-            tuple(range(1, m + 1)),
-            embedding=options.embedding_source,
-            final=options.final_read,
-            window=options.window,
-        )
 
     @classmethod
     def example_options(cls, shape: Shape) -> list[AnyOptions]:

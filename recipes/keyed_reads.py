@@ -26,7 +26,6 @@ from recipes.depth_attention import (
     full_precision,
     read_flops,
     rms_normalised,
-    widen,
 )
 from recipes.depth_options import KeyOptions
 from recipes.depth_schedule import Schedule
@@ -59,7 +58,7 @@ class KeyedReads(AttentionResidual):
     def query_shape(cls, shape: Shape, options: Any) -> tuple[int, ...]:
         """Shape of the queries: vectors, maps of the newest source, or bare logits."""
         if options.query == "none":
-            plan = cls.schedule(shape, options)
+            plan = options.schedule(shape)
             return (sum(plan.n_sources(t) for t in plan.readers), options.heads)
         vectors = super().query_shape(shape, options)
         return (*vectors, shape.d_model) if options.query == "input_dependent" else vectors
@@ -133,8 +132,10 @@ class KeyedReads(AttentionResidual):
 
     def attend(self, sources: tuple[Source, ...], t: int) -> Tensor:
         """Return read ``t``, by a fused kernel where one computes it."""
+        if len(sources) == 1 or self.hidden_label is not None:
+            return super().attend(sources, t)
         kernel = self._fused(sources[0].value)
-        if kernel is None or len(sources) == 1 or self.hidden_label is not None:
+        if kernel is None:
             return super().attend(sources, t)
         row = self.row_of[t]
         gain = None if self.gains is None else self.gains[row]
@@ -188,15 +189,15 @@ class KeyedReads(AttentionResidual):
     def _query_of(self, newest_BTD: Tensor, row: int) -> Tensor:
         """Map the newest source to a query per token, gain and logit scale included."""
         normed_BTD = rms_normalised(newest_BTD)
-        query = normed_BTD @ widen(self.queries[row]).t()
+        query = normed_BTD @ self.queries[row].to(normed_BTD.dtype).t()
         if self.gains is not None:
-            query = query * widen(self.gains[row])
+            query = query * self.gains[row].to(normed_BTD.dtype)
         return self.keys.split(query * self.scale)
 
     @classmethod
     def cost(cls, shape: Shape, options: Any) -> ResidualCost:
         """Price of the family; bare logits score nothing, maps are applied at every read."""
-        base, plan = super().cost(shape, options), cls.schedule(shape, options)
+        base, plan = super().cost(shape, options), options.schedule(shape)
         d, keys = shape.d_model, options.keys(shape.d_model)
         flops = base.flops_per_token
         if options.query == "none":

@@ -12,6 +12,10 @@ activation checkpointing; a source whose node cannot be reached (detached by a r
 gets its gradient the usual way. Results are those of :data:`recipes.depth_attention.CACHED`, to
 which torch.compile is sent, since it fuses these operations itself.
 
+Limits, all absent from ``cached``: no second derivatives and no torch.func, which are refused; the
+gradient of a source itself, asked for by hook or ``autograd.grad``, lacks what travels by note; the
+number of the walk under way comes from a private function of torch (``_current_graph_task_id``).
+
 Shapes: N = batch x tokens, D d_model, S sources, K readers, H heads, R key entries per head.
 """
 
@@ -22,7 +26,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from recipes.depth_attention import (
     DepthOps,
@@ -83,10 +86,10 @@ class _Enter(torch.autograd.Function):
         return value_BTD.view_as(value_BTD), *(s_NH.view(shape) for s_NH in scores_KNH.unbind(0))
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, grad_value: Tensor | None, *grad_scores: Tensor | None
     ) -> tuple[Tensor | None, ...]:
+        _refuse_second_derivative()
         value_BTD, queries_KHR, scores_KNH, inverse_NH = ctx.saved_tensors
         wide_BTD = widen(value_BTD)
         notes = ctx.notes if ctx.task == torch._C._current_graph_task_id() else []
@@ -95,15 +98,17 @@ class _Enter(torch.autograd.Function):
         if all(grad is None for grad in grad_scores):
             return total_BTD.to(value_BTD.dtype), None, None
         wide_ND, total_ND = wide_BTD.flatten(0, -2), total_BTD.flatten(0, -2)
+        grad_queries = None
         with full_precision(value_BTD):
             grads_KNH = _stacked(grad_scores, scores_KNH)
             raw_KNH = grads_KNH if inverse_NH is None else grads_KNH * inverse_NH
+            if ctx.needs_input_grad[1]:
+                grad_queries = _query_gradient(raw_KNH, wide_ND, ctx.keys).to(queries_KHR.dtype)
+            if not ctx.needs_input_grad[0]:
+                return None, grad_queries, None
             _add_key_gradient(total_ND, raw_KNH, queries_KHR.to(wide_ND.dtype), ctx.keys)
             if inverse_NH is not None:
                 _add_norm_gradient(total_ND, wide_ND, grads_KNH, scores_KNH, inverse_NH, ctx.keys)
-            grad_queries = None
-            if ctx.needs_input_grad[1]:
-                grad_queries = _query_gradient(raw_KNH, wide_ND, ctx.keys).to(queries_KHR.dtype)
         return total_BTD.to(value_BTD.dtype), grad_queries, None
 
 
@@ -177,15 +182,15 @@ class _Mix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weights_SBTH: Tensor, *values: Tensor) -> Tensor:
         ctx.save_for_backward(weights_SBTH, *values)
-        return _weighted_sum(weights_SBTH.unbind(0), [widen(value) for value in values])
+        return _weighted_sum(weights_SBTH.unbind(0), values)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_BTD: Tensor) -> tuple[Tensor | None, ...]:
+        _refuse_second_derivative()
         weights_SBTH, *values = ctx.saved_tensors
         grad_weights = None
         if ctx.needs_input_grad[0]:
-            grad_weights = _dots(grad_BTD, [widen(value) for value in values], weights_SBTH)
+            grad_weights = _dots(grad_BTD, values, weights_SBTH)
         edges, needed = ctx.next_functions[1:], ctx.needs_input_grad[1:]
         weights = weights_SBTH.unbind(0)
         grads = [
@@ -206,7 +211,8 @@ def _parts(x_BTD: Tensor) -> list[slice]:
 
 def _weighted_sum(weights: Sequence[Tensor], terms: Sequence[Tensor]) -> Tensor:
     """Sum ``weights[i] * terms[i]``, [B, T, H] times [B, T, D] by head; [B, T, D]."""
-    out_BTD = terms[0].new_empty(terms[0].shape)  # contiguous, whatever the source is
+    # Contiguous, whatever the source is.
+    out_BTD = torch.empty(terms[0].shape, dtype=weights[0].dtype, device=terms[0].device)
     heads, out, parts = weights[0].shape[-1], out_BTD, _parts(out_BTD)
     if heads > 1:
         out, terms = by_head(out, heads), [by_head(term, heads) for term in terms]
@@ -220,9 +226,9 @@ def _weighted_sum(weights: Sequence[Tensor], terms: Sequence[Tensor]) -> Tensor:
 
 
 def _accumulate(out: Tensor, weights: Sequence[Tensor], terms: Sequence[Tensor]) -> None:
-    torch.mul(terms[0], weights[0], out=out)
+    torch.mul(widen(terms[0]), weights[0], out=out)
     for weight, term in zip(weights[1:], terms[1:], strict=True):
-        out.addcmul_(term, weight)
+        out.addcmul_(widen(term), weight)
 
 
 def _dots(grad_BTD: Tensor, values: Sequence[Tensor], like_SBTH: Tensor) -> Tensor:
@@ -236,7 +242,7 @@ def _dots(grad_BTD: Tensor, values: Sequence[Tensor], like_SBTH: Tensor) -> Tens
     for part in parts:
         product = scratch[: grad[part].shape[0]]
         for out_BTH, term in zip(out_SBTH.unbind(0), terms, strict=True):
-            torch.mul(grad[part], term[part], out=product)
+            torch.mul(grad[part], widen(term[part]), out=product)
             torch.sum(product, dim=-1, out=out_BTH[part])
     return out_SBTH
 
@@ -251,5 +257,14 @@ def _leave_note(
     task = torch._C._current_graph_task_id()
     if node.task != task:  # a backward that stopped short of this node left its notes behind
         node.notes, node.task = [], task
-    node.notes.append((weight_BTH, grad_BTD))
+    # A view of what autograd saved would tie the node to the graph that holds it: a cycle, and a
+    # leak where a walk never reaches the node.
+    node.notes.append((weight_BTH.detach().clone(), grad_BTD.detach()))
     return None
+
+
+def _refuse_second_derivative() -> None:
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "depth reads of kernel 'torch' have no second derivative; use kernel 'cached'"
+        )

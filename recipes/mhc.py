@@ -47,6 +47,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from recipes import depth_io
@@ -127,14 +128,16 @@ class Sinkhorn(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, iterations: int) -> Tensor:
         """Return the matrices after ``iterations`` rounds."""
         matrix = (logits - logits.amax(0, keepdim=True)).exp_()  # a factor per column, divided out
-        sums = []
+        sums, tiny = [], torch.finfo(matrix.dtype).tiny
         for half in range(2 * iterations):
-            sums.append(matrix.sum(half % 2, keepdim=True))
+            # A row that underflowed whole stays zero, where 0 / 0 would spread.
+            sums.append(matrix.sum(half % 2, keepdim=True).clamp_(min=tiny))
             matrix.div_(sums[-1])
         ctx.save_for_backward(matrix, *sums)
         return matrix
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         """Return the gradient of the logits: of ``y = x / s``, ``(g - sum(g y)) / s``."""
         matrix, *sums = ctx.saved_tensors
@@ -246,7 +249,7 @@ class MHC(StreamResidual):
 
     @classmethod
     def equals_standard_at_init(cls, options: Any) -> bool:
-        """Whether no read and not the sum can tell how streams differ: pairs, whatever res is."""
+        """Whether no read and not the sum can tell how streams differ: pairs, which res keeps."""
         return bool(options.init == "paired")
 
     @classmethod

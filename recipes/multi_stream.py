@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from recipes.attention_residual import BlockReads
 from recipes.base import AnyOptions, ResidualCost, Shape, recipe
 from recipes.depth_attention import Source, full_precision, rms_normalised, widen
-from recipes.depth_options import BlockOptions, ReadOptions
+from recipes.depth_options import BlockOptions
 from recipes.depth_schedule import vectors_moved
 
 
-class MultiStreamOptions(BlockOptions, ReadOptions):
+class MultiStreamOptions(BlockOptions):
     """Options of multi-stream depth attention."""
 
     widths: tuple[PositiveInt, ...] = Field(
@@ -89,7 +89,7 @@ class MultiStream(BlockReads):
     @classmethod
     def query_shape(cls, shape: Shape, options: Any) -> tuple[int, ...]:
         """Shape of all queries: one row per read and head."""
-        return (len(cls.schedule(shape, options).readers), options.n_heads, shape.d_model)
+        return (len(options.schedule(shape).readers), options.n_heads, shape.d_model)
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator) -> None:
@@ -196,7 +196,7 @@ class MultiStream(BlockReads):
 
         Views are elements moved and, with shared taps, part of the state.
         """
-        plan, d = cls.schedule(shape, options), shape.d_model
+        plan, d = options.schedule(shape), shape.d_model
         heads, n_reads, taps = options.n_heads, len(plan.readers), sum(options.widths)
         read_sources = sum(plan.n_sources(t) for t in plan.readers)
         entries = plan.n_scored() if options.share_taps else read_sources
@@ -235,4 +235,5 @@ class MultiStream(BlockReads):
             MultiStreamOptions(value_scale="mean", count_prior=True, block_size=2),
             MultiStreamOptions(block_sizes=(1, shape.n_sublayers - 1), embedding_source=False),
             MultiStreamOptions(key_norm="none", include_partial=False, final_read=False),
+            MultiStreamOptions(logit_scale="inverse_sqrt_rank", block_size=2, query_init_std=0.3),
         ]

@@ -151,8 +151,8 @@ SOURCES = [
     Mutant(
         "the partial sum changed in place",
         FAMILY,
-        "return widen(output) if partial is None else partial + output",
-        "return widen(output) if partial is None else partial.add_(output)",
+        "return output if partial is None else widen(partial) + output",
+        "return output if partial is None else widen(partial).add_(output)",
         check("never_changes_a_state_it_was_given", "block"),
     ),
     Mutant(
@@ -206,7 +206,7 @@ DELTA = [
     Mutant(
         "a Delta block seen by the attention at its end, not first by the MLP behind",
         "recipes/delta.py",
-        "delayed=additive and options.has_blocks and not options.has_partial",
+        "delayed=self.adds_to_stream and self.has_blocks and not self.has_partial",
         "delayed=False",
         identity("test_a_completed_delta_block_is_first_seen_by_the_next_mlp"),
     ),

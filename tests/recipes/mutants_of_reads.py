@@ -96,8 +96,8 @@ READS = [
     Mutant(
         "keys averaged over a block instead of taken from its sum",
         FAMILY,
-        "        return widen(output) if partial is None else partial + output\n",
-        "        total = widen(output) if partial is None else partial + output\n"
+        "        return output if partial is None else widen(partial) + output\n",
+        "        total = output.clone() if partial is None else widen(partial) + output\n"
         '        total.parts = [*getattr(partial, "parts", []), output]\n'
         "        return total\n",
         check(EQUATIONS, "low_rank"),
@@ -184,7 +184,7 @@ PRECISION = [
     Mutant(
         "block sums in bf16",
         FAMILY,
-        "return widen(output) if partial is None else partial + output",
+        "return output if partial is None else widen(partial) + output",
         "return output if partial is None else partial + output",
         check("keeps_the_stream_in_the_embedding_dtype_under_autocast", "block"),
     ),

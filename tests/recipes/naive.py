@@ -315,6 +315,8 @@ class StreamReader:
         keys = plain if self.options.convolve == "values" else seen
         values = plain if self.options.convolve == "keys" else seen
         query = self.parameters["queries"][self.row, h] / self.options.temperature
+        if self.options.logit_scale == "inverse_sqrt_rank":
+            query = query / math.sqrt(len(query))
         if "gains" in self.parameters:
             query = query * self.parameters["gains"][self.row, h]
         out = torch.zeros_like(plain[0])

@@ -39,6 +39,16 @@ def test_recipe(cls: Recipe, options: Options, check: Check) -> None:
     check(cls, options, SHAPE)
 
 
+@pytest.mark.parametrize("cls", recipes_under_test(), ids=lambda cls: cls.name)
+def test_every_example_option_set_fits_some_shape(cls: Recipe) -> None:
+    for shape in SHAPES:
+        examples = [options.model_dump() for options in cls.example_options(shape)]
+        fitting = [options.model_dump() for options in option_sets(cls, shape)]
+        if examples == fitting:
+            return
+    pytest.fail(f"no shape of {SHAPES} admits every example option set of {cls.name}")
+
+
 BY_SHAPE = {"costs_what_is_counted", "keeps_the_state_it_declares", "agrees_with_the_equations"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -194,3 +196,34 @@ def test_a_kernel_that_cannot_compute_a_recipe_says_why(
     residual = get(name)(SHAPE, parse_options(name, options, SHAPE))
     with pytest.raises(RecipeError, match=words):
         residual.use_kernel(kernel)
+
+
+@pytest.mark.parametrize("options", [{}, {"query": "none"}, {"query": "input_dependent"}], ids=str)
+def test_a_second_derivative_is_refused_and_not_wrong(options: dict[str, Any]) -> None:
+    model = random_model(get("full"), parse_options("full", options, SHAPE), SHAPE)
+    loss = nn.functional.cross_entropy(
+        model(tokens()[:, :-1]).flatten(0, 1), tokens()[:, 1:].flatten()
+    )
+    with pytest.raises(RuntimeError, match="use kernel 'cached'"):
+        torch.autograd.grad(loss, list(model.sublayers.parameters()), create_graph=True)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_walk_that_stops_short_leaves_nothing_behind(keep: bool) -> None:
+    keys = KEYS["full width"]
+    given = inputs(keys)
+    seen = stack_of(LEAN, keys, given)
+    alive = [weakref.ref(u) for u in seen]
+    torch.autograd.grad(seen[-1].square().sum(), seen[-2], retain_graph=keep)
+    del seen
+    gc.collect()
+    assert not any(ref() is not None for ref in alive)
+
+
+def test_an_embedding_that_does_not_train_leaves_the_other_gradients_alone() -> None:
+    keys = KEYS["heads"]
+    given = inputs(keys)
+    trained = torch.autograd.grad(stack_of(LEAN, keys, given)[-1].square().sum(), given[1:-1])
+    given[0].requires_grad_(False)
+    frozen = torch.autograd.grad(stack_of(LEAN, keys, given)[-1].square().sum(), given[1:-1])
+    torch.testing.assert_close(frozen, trained, rtol=0, atol=0)
