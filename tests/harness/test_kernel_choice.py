@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
-from harness.config import ModelConfig, ResidualConfig
+from harness.config import Execution, ModelConfig, ResidualConfig
 from harness.errors import GridError
 from harness.grid import load_grid
 from harness.model import Transformer
 from harness.module import next_token_loss
+from recipes.base import KERNELS
 
 GRID = """\
 sweep: kernels
@@ -29,6 +31,10 @@ def written(path: Path, kernel: str) -> Path:
     grid = path / "grid.yaml"
     grid.write_text(GRID.replace("KERNEL", kernel))
     return grid
+
+
+def test_the_grid_offers_the_kernels_that_recipes_know() -> None:
+    assert get_args(Execution.model_fields["kernel"].annotation) == KERNELS
 
 
 def test_the_kernel_never_enters_a_run_id(tmp_path: Path) -> None:
