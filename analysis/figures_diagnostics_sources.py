@@ -273,7 +273,7 @@ def mixing_figure(found: Sequence[MixingProfile], styles: Mapping[str, ArmStyle]
                 y = profile.values[name]
                 axes.plot(profile.t, y, **styles[profile.arm].line(len(y)))
             axes.set_title(title)
-            axes.set_xlabel("read before sublayer")
+            axes.set_xlabel("sublayer whose output the mixed streams take up")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             if name == "off_diagonal_mass":
                 axes.set_ylim(bottom=0)

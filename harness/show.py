@@ -5,7 +5,7 @@ print.
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -16,6 +16,8 @@ from harness.cost import FLOP_CONVENTION
 from harness.status import RunState, by_arm
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from harness import token_folder
     from harness.grid import Grid
     from harness.plan import Plan
@@ -226,7 +228,7 @@ def recipe_page(name: str, n_layers: int, d_model: int) -> list[RenderableType]:
     about = ((inspect.getdoc(module) if module else None) or "").replace("``", "")
     facts = f"equation: {cls.equation}\nsource:   {cls.source}"
     options = [
-        (option, repr(info.get_default()), info.description or "")
+        (option, repr(info.get_default()), _meaning(info))
         for option, info in cls.Options.model_fields.items()
     ]
     price = (
@@ -237,6 +239,15 @@ def recipe_page(name: str, n_layers: int, d_model: int) -> list[RenderableType]:
     )
     choices = [table(("option", "default", "meaning"), options, left=3)] if options else []
     return [about, "", facts, "", *choices, "", price]
+
+
+def _meaning(info: FieldInfo) -> str:
+    """Describe an option, naming its values where the description leaves one out."""
+    told = info.description or ""
+    values = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
+    if all(value in told for value in values):
+        return told
+    return f"{' | '.join(values)}. {told}"
 
 
 class PrepareProgress:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import PositiveInt
+
 from recipes.attention_residual import BlockReads
 from recipes.base import AnyOptions, Shape, recipe
 from recipes.depth_options import BlockOptions, KeyOptions
@@ -25,7 +27,9 @@ class LowRankOptions(BlockOptions, KeyOptions):
     """Options of Low-Rank Attention Residuals; key_rank defaults to d_model // 4."""
 
     key_norm: Literal["rms_gain", "rms", "none"] = "rms"
-    """rms: as in the paper, without a gain."""
+    """rms: as in the paper, without a gain. rms_gain, none: as in the other recipes."""
+    key_rank: PositiveInt | None = None
+    """Last entries of a source that serve as its key, 2 .. d_model. Default: d_model // 4."""
 
     def rank_at(self, d_model: int) -> int:
         """Return the rank at a width: as given, or a quarter of it."""
