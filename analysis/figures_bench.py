@@ -7,7 +7,7 @@ neither filters nor fits. The table is ``bench.csv``: one row per part, shape an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from analysis.figures_style import (
     MUTED,
     ArmStyle,
-    arm_legend,
     arm_styles,
     caption,
     in_style,
@@ -31,6 +30,8 @@ from analysis.figures_style import (
 from analysis.laws import Floats
 
 BASELINE = "standard"
+CLOSED = (0, (4, 1.5))
+"""Dashes of what follows from closed forms."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,10 @@ class DepthCurve:
     """Step time beyond the baseline's; NaN where none was found."""
     floor_s: Floats
     """Closed form of it; NaN for the baseline."""
+    floor_step_s: Floats
+    """The baseline's measured step and that floor; NaN for the baseline."""
+    predicted_bytes: Floats
+    """Closed form of the peak."""
     time_fit: PolynomialFit | None
     """a + b M + c M^2, from four depths on."""
     memory_fit: PolynomialFit | None
@@ -94,52 +99,43 @@ def read_bench(path: Path) -> pd.DataFrame:
 
 def step_data(table: pd.DataFrame) -> tuple[Panel, ...]:
     """Step time over the baseline's by shape; the floor is 1 plus the moving of bytes."""
-    rows = _timed(table, "step")
-    return tuple(
-        Panel(
-            _title(group.iloc[0]),
-            tuple(_step_bar(row, _base_seconds(group)) for row in _rows(group)),
-        )
-        for _, group in rows.groupby(["n_layers", "d_model", "batch_tokens"], sort=False)
-    )
-
-
-def _step_bar(row: pd.Series, base_s: float) -> Bar:
-    return Bar(
-        subject=str(row["subject"]),
-        peer=False,
-        value=float(row["ratio"]),
-        low=float(row["ratio_low"]),
-        high=float(row["ratio_high"]),
-        floor=1 + float(row["floor_s"]) / base_s,
-        memory=float(row["peak_ratio"]),
-    )
+    return _panels(table, "step", _step_bar)
 
 
 def residual_data(table: pd.DataFrame) -> tuple[Panel, ...]:
     """Seconds of the residual part alone by shape, ours and peers, with the closed-form floor."""
-    rows = _timed(table, "residual")
-    return tuple(
-        Panel(_title(group.iloc[0]), tuple(_residual_bar(row) for row in _rows(group)))
-        for _, group in rows.groupby(["n_layers", "d_model", "batch_tokens"], sort=False)
-    )
+    return _panels(table, "residual", _residual_bar)
 
 
-def _residual_bar(row: pd.Series) -> Bar:
-    return Bar(
-        subject=str(row["subject"]),
-        peer=row["origin"] == "peer",
-        value=float(row["seconds"]),
-        low=float(row["seconds_low"]),
-        high=float(row["seconds_high"]),
-        floor=float(row["floor_s"]),
-        memory=float(row["peak_bytes"]),
-    )
+def _panels(
+    table: pd.DataFrame, part: str, bar: Callable[[pd.Series, float], Bar]
+) -> tuple[Panel, ...]:
+    shapes = _timed(table, part).groupby(["n_layers", "d_model", "batch_tokens"], sort=False)
+    panels = []
+    for _, group in shapes:
+        base_s = float(group.loc[group["subject"] == BASELINE, "seconds"].iloc[0])
+        bars = tuple(bar(row, base_s) for _, row in group.iterrows())
+        panels.append(Panel(_title(group.iloc[0]), bars))
+    return tuple(panels)
+
+
+def _step_bar(row: pd.Series, base_s: float) -> Bar:
+    return _bar(row, "ratio", 1 + float(row["floor_s"]) / base_s, float(row["peak_ratio"]))
+
+
+def _residual_bar(row: pd.Series, base_s: float) -> Bar:
+    return _bar(row, "seconds", float(row["floor_s"]), float(row["peak_bytes"]))
+
+
+def _bar(row: pd.Series, name: str, floor: float, memory: float) -> Bar:
+    value, low, high = (float(row[name + end]) for end in ("", "_low", "_high"))
+    return Bar(str(row["subject"]), row["origin"] == "peer", value, low, high, floor, memory)
 
 
 def depth_data(table: pd.DataFrame) -> tuple[DepthCurve, ...]:
-    """Time and memory by depth with their closed forms, the baseline first."""
+    """Time and memory by depth with quadratic fits and closed forms, the baseline first."""
     rows = _timed(table, "depth").sort_values("n_sublayers", kind="stable")
+    base_s = rows[rows["subject"] == BASELINE].set_index("n_sublayers")["seconds"]
     curves = []
     for subject, group in rows.groupby("subject", sort=False):
         sublayers, seconds, peak = (
@@ -153,6 +149,8 @@ def depth_data(table: pd.DataFrame) -> tuple[DepthCurve, ...]:
                 peak_bytes=peak,
                 extra_s=_floats(group["moving_s"]),
                 floor_s=_floats(group["floor_s"]),
+                floor_step_s=_floats(group["n_sublayers"].map(base_s) + group["floor_s"]),
+                predicted_bytes=_floats(group["predicted_bytes"]),
                 time_fit=fit_polynomial(sublayers, seconds, degree=2),
                 memory_fit=fit_polynomial(sublayers, peak, degree=2),
             )
@@ -169,20 +167,12 @@ def fit_polynomial(m: Floats, y: Floats, degree: int) -> PolynomialFit | None:
         return None
     powers = np.vander(m, degree + 1, increasing=True)
     coefficients = np.linalg.lstsq(powers / y[:, None], np.ones_like(y), rcond=None)[0]
-    worst = float(np.max(np.abs(powers @ coefficients / y - 1)))
-    return PolynomialFit(tuple(float(c) for c in coefficients), worst)
+    found = np.where(abs(coefficients) < 1e-9 * abs(coefficients).max(), 0.0, coefficients)
+    return PolynomialFit(tuple(map(float, found)), float(np.max(abs(powers @ found / y - 1))))
 
 
 def _timed(table: pd.DataFrame, part: str) -> pd.DataFrame:
     return table[(table["part"] == part) & table["seconds"].notna()]
-
-
-def _rows(group: pd.DataFrame) -> list[pd.Series]:
-    return [row for _, row in group.iterrows()]
-
-
-def _base_seconds(group: pd.DataFrame) -> float:
-    return float(group.loc[group["subject"] == BASELINE, "seconds"].iloc[0])
 
 
 def _title(row: pd.Series) -> str:
@@ -238,54 +228,61 @@ def _draw_bars(panel: Panel, axes: Axes, styles: Mapping[str, ArmStyle]) -> None
 def draw_depth_time(
     curves: Sequence[DepthCurve], axes: Axes, styles: Mapping[str, ArmStyle]
 ) -> None:
-    """Step time by depth: points, and the quadratic as a line."""
-    for curve in curves:
-        look = styles[curve.subject]
-        axes.plot(curve.sublayers, curve.seconds, look.marker, color=look.colour)
-        _draw_fit(curve.time_fit, curve.sublayers, axes, look)
+    """Step time by depth, with the closed-form floor."""
+    for c in curves:
+        _draw_depth(c, c.seconds, c.time_fit, c.floor_step_s, axes, styles[c.subject])
     axes.yaxis.set_major_formatter(EngFormatter("s"))
-    axes.set_title("training step")
+    axes.set_ylabel("time of a step")
 
 
 def draw_depth_extra(
     curves: Sequence[DepthCurve], axes: Axes, styles: Mapping[str, ArmStyle]
 ) -> None:
-    """Time beyond the baseline's, log-log, over the closed-form floor (dotted)."""
+    """Time beyond the baseline's, log-log, over the closed-form floor (dashed)."""
     for curve in curves:
         look = styles[curve.subject]
-        axes.plot(curve.sublayers, curve.extra_s, look.marker, color=look.colour, ls="-", lw=0.9)
-        axes.plot(curve.sublayers, curve.floor_s, color=look.colour, ls=":")
+        axes.plot(curve.sublayers, curve.extra_s, look.marker, color=look.colour)
+        axes.plot(curve.sublayers, curve.floor_s, color=look.colour, ls=CLOSED)
     axes.set_xscale("log")
     axes.set_yscale("log")
     depths = sorted({float(m) for curve in curves for m in curve.sublayers})
     axes.set_xticks(depths, [f"{m:g}" for m in depths])
     axes.set_xticks([], minor=True)
     axes.yaxis.set_major_formatter(EngFormatter("s"))
-    axes.set_title(f"beyond {BASELINE}'s; dotted: floor")
+    axes.set_ylabel(f"time of a step beyond {BASELINE}'s")
 
 
 def draw_depth_memory(
     curves: Sequence[DepthCurve], axes: Axes, styles: Mapping[str, ArmStyle]
 ) -> None:
-    """Peak memory by depth: points, and the quadratic as a line."""
-    for curve in curves:
-        look = styles[curve.subject]
-        axes.plot(curve.sublayers, curve.peak_bytes, look.marker, color=look.colour)
-        _draw_fit(curve.memory_fit, curve.sublayers, axes, look)
+    """Peak memory by depth, with its closed form."""
+    for c in curves:
+        _draw_depth(c, c.peak_bytes, c.memory_fit, c.predicted_bytes, axes, styles[c.subject])
     axes.yaxis.set_major_formatter(EngFormatter("B"))
-    axes.set_title("peak memory of a step")
+    axes.set_ylabel("peak memory of a step")
 
 
-def _draw_fit(fit: PolynomialFit | None, m: Floats, axes: Axes, look: ArmStyle) -> None:
+def _draw_depth(
+    curve: DepthCurve,
+    measured: Floats,
+    fit: PolynomialFit | None,
+    closed_form: Floats,
+    axes: Axes,
+    look: ArmStyle,
+) -> None:
+    """Points, the quadratic fit (solid), the closed form (dashed)."""
+    m = curve.sublayers
+    axes.plot(m, measured, look.marker, color=look.colour)
+    axes.plot(m, closed_form, color=look.colour, ls=CLOSED)
     if fit is not None:
         line = np.linspace(float(m.min()), float(m.max()), 60)
-        axes.plot(line, fit(line), color=look.colour, ls=look.dash)
+        axes.plot(line, fit(line), color=look.colour, lw=0.9)
 
 
 def fit_sentences(curves: Sequence[DepthCurve]) -> list[str]:
     """What the fits found, and how far the farthest point lies from them."""
     return [
-        f"{curve.subject}: step {_polynomial(curve.time_fit, 1e3, 'ms')}, "
+        f"Quadratic fit of {curve.subject}: step {_polynomial(curve.time_fit, 1e3, 'ms')}, "
         f"memory {_polynomial(curve.memory_fit, 1e-6, 'MB')}."
         for curve in curves
         if curve.time_fit is not None and curve.memory_fit is not None
@@ -333,7 +330,8 @@ def residual_figure(panels: Sequence[Panel]) -> Figure:
 def depth_figure(curves: Sequence[DepthCurve]) -> Figure:
     """Time, time beyond the baseline's, and memory by depth."""
     styles = arm_styles((curve.subject for curve in curves), BASELINE)
-    figure = new_figure(9.6, 3.8)
+    handles = _depth_key(curves, styles)
+    figure = new_figure(9.6, 4.0 + 0.18 * math.ceil(len(handles) / 3))
     with in_style():
         panels = figure.subplots(1, 3)
         for draw, axes in zip(
@@ -341,8 +339,17 @@ def depth_figure(curves: Sequence[DepthCurve]) -> Figure:
         ):
             draw(curves, axes, styles)
             axes.set_xlabel("sublayers M")
-        arm_legend(figure, [curve.subject for curve in curves], styles)
+        figure.legend(handles=handles, loc="outside upper left", ncols=3)
     return figure
+
+
+def _depth_key(curves: Sequence[DepthCurve], styles: Mapping[str, ArmStyle]) -> list[Line2D]:
+    looks = [(curve.subject, styles[curve.subject]) for curve in curves]
+    arms = [Line2D([], [], color=s.colour, marker=s.marker, ls="", label=arm) for arm, s in looks]
+    fitted = any(curve.time_fit is not None for curve in curves)
+    fit = [Line2D([], [], color=MUTED, lw=0.9, label="quadratic fit")] if fitted else []
+    floor = "closed-form floor (time), closed form (memory)"
+    return [*arms, *fit, Line2D([], [], color=MUTED, ls=CLOSED, label=floor)]
 
 
 def _styles(panels: Sequence[Panel]) -> dict[str, ArmStyle]:
@@ -370,7 +377,7 @@ def bench_figures(
     table
         As :func:`read_bench` returns it.
     conventions
-        Sentences by topic: machine, times, step, residual, memory, floor.
+        Sentences by topic: machine, times, step, residual, memory, predicted, floor.
     folder
         Where the figures go.
     """
@@ -381,7 +388,10 @@ def bench_figures(
         figures["bench_residual"] = (residual_figure(panels), ["residual", "floor"])
     curves = depth_data(table)
     if curves:
-        figures["bench_depth"] = (depth_figure(curves), ["step", "memory", "floor"])
+        figures["bench_depth"] = (
+            depth_figure(curves),
+            ["step", "memory", "predicted", "floor"],
+        )
     for name, (figure, topics) in figures.items():
         told = [conventions[topic] for topic in ("machine", "times", *topics)]
         told += fit_sentences(curves) if name == "bench_depth" else []

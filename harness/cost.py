@@ -126,20 +126,36 @@ def run_cost(config: RunConfig, residual: RecipePrice, vocab_size: int) -> RunCo
         flops=float(per_token * tokens),
         flops_residual=float(residual_flops * tokens),
         flops_6nd=float(6 * non_embedding * tokens),
-        state_bytes=_peak_bytes(config, n_params, vocab_size, residual),
+        state_bytes=peak_bytes(
+            model, train.precision, train.batch_tokens, n_params, vocab_size, residual
+        ),
     )
 
 
-def _peak_bytes(config: RunConfig, n_params: int, vocab_size: int, residual: RecipePrice) -> int:
-    """Estimate the peak memory of training with the whole batch in one forward pass.
+def peak_bytes(
+    model: ModelConfig,
+    precision: str,
+    batch_tokens: int,
+    n_params: int,
+    vocab_size: int,
+    residual: RecipePrice,
+) -> int:
+    """Estimate the peak memory of training with the whole batch in one forward pass, in bytes.
 
     Weights, gradients and two moments, plus the activations that autograd keeps: about 12 d_model +
     5 d_ff elements per token and layer, three copies of the logits, and the recipe's state.
+
+    Parameters
+    ----------
+    precision
+        ``fp32``, ``bf16`` or ``fp64``, as in :data:`BYTES_PER_ELEMENT`.
+    n_params
+        All parameters of the model, the recipe's own included.
     """
-    model, width = config.model, BYTES_PER_ELEMENT[config.train.precision]
+    width = BYTES_PER_ELEMENT[precision]
     per_token = (
         model.n_layers * (12 * model.d_model + 5 * model.ffn_width)
         + 3 * vocab_size
         + residual.state_elements_per_token
     )
-    return width * (4 * n_params + config.train.batch_tokens * per_token)
+    return width * (4 * n_params + batch_tokens * per_token)

@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
 MAX_COPY_BYTES = 1 << 30
 """Most memory that the measurement of memory bandwidth takes."""
 
@@ -106,15 +108,39 @@ def memory_of(call: Callable[[], object], device: torch.device) -> Memory:
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Memory that can still be taken on the device; None where the system does not tell."""
+    """Memory that can still be taken on the device; None where the system does not tell.
+
+    On CPU the smaller of what the machine has free and what the control group still allows.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info()[0]
+    told = (machine_bytes(MEMINFO), cgroup_bytes(CGROUP))
+    return min((found for found in told if found is not None), default=None)
+
+
+def machine_bytes(meminfo: Path) -> int | None:
+    """``MemAvailable`` of a file like /proc/meminfo; None where it cannot be read."""
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        lines = meminfo.read_text(encoding="ascii").splitlines()
     except OSError:
         return None
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
     return found[0] if found else None
+
+
+def cgroup_bytes(folder: Path) -> int | None:
+    """``memory.max`` minus ``memory.current``, never negative; None without a limit.
+
+    Control groups of version 2 only: those have these two files, and ``max`` for no limit.
+    """
+    try:
+        limit, used = (
+            int((folder / name).read_text(encoding="ascii"))
+            for name in ("memory.max", "memory.current")
+        )
+    except (OSError, ValueError):
+        return None
+    return max(0, limit - used)
 
 
 def synchroniser(device: torch.device) -> Callable[[], object]:

@@ -31,7 +31,9 @@ class Peer:
 
     name: str
     counterpart: str
-    """The recipe of ours that computes the same."""
+    """The recipe of ours nearest to it."""
+    difference: str
+    """How it differs from that, in a few words."""
     distribution: str | None
     """What to install; None for code of our own."""
     make: Callable[[int, int], nn.Module]
@@ -142,16 +144,27 @@ def _hyper(kind: str) -> Callable[[int, int], nn.Module]:
     return lambda n_sublayers, d_model: HyperConnected(kind, n_sublayers, d_model)
 
 
+HC_DIFFERENCE = "same maths but for the norm's epsilon"
+MHC_DIFFERENCE = "weights of a stream from that stream alone, not from all four"
 PEERS = (
-    Peer("naive full (the paper's pseudocode)", "full", None, NaiveFull),
-    Peer("attn-res full", "full", "attn-res", AttnResFull),
-    Peer("fla-core naive full", "full", "fla-core", FlaNaive),
     Peer(
-        *("hyper-connections HC", "hyper_connections", "hyper-connections"),
+        *("naive full (the paper's pseudocode)", "full", "same maths; stores everything", None),
+        NaiveFull,
+    ),
+    Peer(
+        *("attn-res full", "full", "no key gain; plain sum, no read, at the end", "attn-res"),
+        AttnResFull,
+    ),
+    Peer(
+        *("fla-core naive full", "full", "same maths, always in fp32", "fla-core"),
+        FlaNaive,
+    ),
+    Peer(
+        *("hyper-connections HC", "hyper_connections", HC_DIFFERENCE, "hyper-connections"),
         _hyper("HyperConnections"),
     ),
     Peer(
-        *("hyper-connections mHC", "mhc", "hyper-connections"),
+        *("hyper-connections mHC", "mhc", MHC_DIFFERENCE, "hyper-connections"),
         _hyper("ManifoldConstrainedHyperConnections"),
     ),
 )

@@ -20,20 +20,26 @@ from harness.bench.timing import Spread, paired_difference, paired_ratio, spread
 from harness.cost import TRAIN_PER_FORWARD
 from harness.records import write_text_atomically
 
-STREAM_BYTES = {"fp32": 4, "bf16": 2, "fp64": 8}
-"""Bytes of a stream element; under bf16 autocast sublayer outputs are bf16."""
+STREAM_BYTES = {"fp32": 4, "bf16": 4, "fp64": 8}
+"""Bytes of an element that reads and writes move; under bf16 autocast parameters, embedding, stream
+and block sums are fp32."""
 CONVENTIONS = {
     "times": "Times: medians over rounds in which all subjects take turns in one process; ratios: "
     "median and quartiles of the ratio inside a round.",
     "step": "Step: forward, backward, clipping and optimiser on random tokens.",
     "residual": "Residual part: forward and backward of reads and writes alone, every sublayer "
-    "replaced by y = 0.1 u; that stand-in is timed with them.",
+    "replaced by y = 0.1 u; that stand-in is timed with them. Under bf16 autocast ours get fp32, "
+    "as in training; peers get bf16 input and parameters, as their code takes them.",
+    "peers": "x ours: time over that of the recipe of ours nearest to the peer; how the peer "
+    "differs stands beside it.",
     "memory": "Memory: most tensor bytes alive at one time during such a call, weights and "
     "optimiser state included.",
+    "predicted": "Closed form of memory (predicted_bytes): an estimate of everything: weights, "
+    "gradients, moments, activations, residual state.",
     "floor": "Floor: elements that reads and writes must move in a forward pass (closed form, "
     "every operand once) x 3 (backward counts twice) x bytes per element / bandwidth of plain "
     "copies over as much memory as all sources take. Of a step: what it moves beyond the standard "
-    "residual.",
+    "residual, on top of that one's measured time.",
 }
 
 
@@ -47,7 +53,7 @@ class BenchRow:
     origin: str
     """recipe or peer."""
     counterpart: str
-    """Peers: the recipe of ours that computes the same."""
+    """Peers: the recipe of ours nearest to it."""
     n_layers: int
     n_sublayers: int
     d_model: int
@@ -66,12 +72,16 @@ class BenchRow:
     """Peers: time over the counterpart's of the same round, with quartiles below."""
     times_ours_low: float | None = None
     times_ours_high: float | None = None
+    difference: str = ""
+    """Peers: how it differs from its counterpart."""
     base_bytes: int | None = None
     """Tensors alive before the call: weights, optimiser state, batch."""
     peak_bytes: int | None = None
     """Most tensor bytes alive at one time, base included."""
     peak_ratio: float | None = None
     """Peak over the baseline's."""
+    predicted_bytes: int | None = None
+    """Steps: closed-form estimate of ``peak_bytes``."""
     moved_bytes: int | None = None
     """Closed form, forward and backward. Steps: beyond the baseline's."""
     moving_s: float | None = None
@@ -103,10 +113,12 @@ class Subject:
     label: str
     origin: str = "recipe"
     counterpart: str = ""
+    difference: str = ""
     moved_elements: int | None = None
     """Per token and forward pass; None for peers."""
     base_bytes: int | None = None
     peak_bytes: int | None = None
+    predicted_bytes: int | None = None
     note: str = ""
     rounds_s: tuple[float, ...] = ()
 
@@ -134,6 +146,7 @@ def section_rows(
                 subject=subject.label,
                 origin=subject.origin,
                 counterpart=subject.counterpart,
+                difference=subject.difference,
                 n_layers=shape.n_layers,
                 n_sublayers=shape.n_sublayers,
                 d_model=shape.d_model,
@@ -143,6 +156,7 @@ def section_rows(
                 base_bytes=subject.base_bytes,
                 peak_bytes=subject.peak_bytes,
                 peak_ratio=_ratio(subject.peak_bytes, base.peak_bytes),
+                predicted_bytes=subject.predicted_bytes,
                 moved_bytes=moved,
                 moving_s=_moving_s(part, subject, base) if moved else None,
                 floor_s=_ratio(moved, copy_bytes_per_s),

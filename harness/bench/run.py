@@ -21,11 +21,12 @@ from harness.bench.peers import PEERS, Peer
 from harness.bench.plan import BASELINE, BenchPlan, BenchShape
 from harness.bench.rows import BenchRow, Subject, section_rows, with_round
 from harness.bench.steps import (
-    DTYPES,
+    STREAM_DTYPES,
     check_choice,
     forward_backward,
-    moved_elements,
+    predicted_bytes,
     recipe_part,
+    recipe_price,
     training_step,
 )
 from harness.bench.timing import CLOCKS, timed_rounds
@@ -107,7 +108,11 @@ class Bench:
         for choice in self.plan.recipes:
             calls[choice.label] = training_step(choice, shape, self.plan, self.device)
             calls[choice.label]()  # the first step allocates the optimiser's state
-        return Section(shape, self._recipes(shape), calls)
+        subjects = [
+            replace(subject, predicted_bytes=predicted_bytes(choice, shape, self.plan))
+            for choice, subject in zip(self.plan.recipes, self._recipes(shape), strict=True)
+        ]
+        return Section(shape, subjects, calls)
 
     def residual(self, shape: BenchShape) -> Section:
         """The residual part alone, of every recipe and every peer."""
@@ -119,14 +124,19 @@ class Bench:
             )
         for peer in PEERS if self.plan.peers else ():
             note = peer.missing() or self._too_large(peer, shape) or ""
-            subjects.append(Subject(peer.name, "peer", peer.counterpart, note=note))
+            subjects.append(
+                Subject(peer.name, "peer", peer.counterpart, peer.difference, note=note)
+            )
             if not note:
                 calls[peer.name] = self._peer(peer, shape, shape.sequences)
         return Section(shape, subjects, calls)
 
     def _recipes(self, shape: BenchShape) -> list[Subject]:
         return [
-            Subject(choice.label, moved_elements=moved_elements(choice, shape))
+            Subject(
+                choice.label,
+                moved_elements=recipe_price(choice, shape).elements_moved_per_token,
+            )
             for choice in self.plan.recipes
         ]
 
@@ -172,7 +182,7 @@ class Bench:
 
     def _prepare(self, where: str, section: Section) -> None:
         """Measure the bandwidth of copies and, as a warm-up, every subject's memory."""
-        shape, dtype = section.shape, DTYPES[self.plan.precision]
+        shape, dtype = section.shape, STREAM_DTYPES[self.plan.precision]
         elements = shape.batch_tokens * shape.d_model
         found = copy_bytes_per_s(elements, shape.n_sublayers + 1, dtype, self.device)
         section.copy_bytes_per_s = found

@@ -14,7 +14,10 @@ _TITLES = {
     "residual": "Residual part alone (forward and backward)",
     "depth": "Training step by depth",
 }
+UNSTEADY = 0.15
+"""Distance between the quartiles of a ratio, as a share of it, from which a note warns."""
 _COMMON = ("time", "x standard", "memory", "x standard", "moved", "floor", "achieved", "of copies")
+_PEERS = ("x ours", "difference")
 
 
 def bench_tables(rows: Sequence[BenchRow]) -> list[RenderableType]:
@@ -25,7 +28,25 @@ def bench_tables(rows: Sequence[BenchRow]) -> list[RenderableType]:
     shown: list[RenderableType] = []
     for (part, _), members in groups.items():
         shown += [_title(part, members), _table(part, members), ""]
-    return [*shown, *CONVENTIONS.values()]
+    return [*shown, *_doubts(rows), *CONVENTIONS.values()]
+
+
+def _doubts(rows: Sequence[BenchRow]) -> list[str]:
+    """Say so where rounds disagree so much that a ratio means little."""
+    unsteady = [
+        f"{row.subject} at {row.shape}"
+        for row in rows
+        if row.ratio and row.ratio_low and row.ratio_high
+        if (row.ratio_high - row.ratio_low) > UNSTEADY * row.ratio
+    ]
+    if not unsteady:
+        return []
+    named = ", ".join(unsteady[:3]) + (f" and {len(unsteady) - 3} more" if unsteady[3:] else "")
+    return [
+        f"note: the quartiles of {named} are more than {100 * UNSTEADY:.0f}% apart: something else "
+        "uses this machine. Use --clock cpu and more --repeats, or an idle machine.",
+        "",
+    ]
 
 
 def _title(part: str, rows: Sequence[BenchRow]) -> str:
@@ -45,7 +66,7 @@ def _table(part: str, rows: Sequence[BenchRow]) -> RenderableType:
             headers, [(cells[0], str(row.n_sublayers), *cells[1:]) for row, cells in _shown(rows)]
         )
     peers = any(row.origin == "peer" for row in rows)
-    headers = ("recipe", *_COMMON, *(("x ours",) if peers else ()))
+    headers = ("recipe", *_COMMON, *(_PEERS if peers else ()))
     return table(headers, [cells for _, cells in _shown(rows, peers)])
 
 
@@ -55,7 +76,7 @@ def _shown(rows: Sequence[BenchRow], peers: bool = False) -> list[tuple[BenchRow
 
 def _cells(row: BenchRow, peers: bool) -> tuple[str, ...]:
     if row.note:
-        return (f"{row.subject}: {row.note}", *[""] * (len(_COMMON) + peers))
+        return (f"{row.subject}: {row.note}", *[""] * (len(_COMMON) + peers * len(_PEERS)))
     share = row.floor_s / row.moving_s if row.floor_s and row.moving_s else None
     cells = (
         row.subject,
@@ -69,7 +90,7 @@ def _cells(row: BenchRow, peers: bool) -> tuple[str, ...]:
         "-" if share is None else f"{100 * share:.0f}%",
     )
     ours = spread_text(row.times_ours, row.times_ours_low, row.times_ours_high)
-    return (*cells, ours) if peers else cells
+    return (*cells, ours, row.difference) if peers else cells
 
 
 def seconds_text(seconds: float | None) -> str:

@@ -17,14 +17,18 @@ from torch import Tensor, nn
 
 from harness.bench.plan import BenchPlan, BenchShape, RecipeChoice
 from harness.config import Budget, ResidualConfig, TrainConfig
+from harness.cost import count_params, peak_bytes
 from harness.model import Transformer
 from harness.module import next_token_loss
 from harness.optimiser import build_optimizer, clip_gradients
-from recipes.base import Residual, Shape, build, get, parse_options
+from recipes.base import Residual, ResidualCost, Shape, build, get, parse_options
 
 STAND_IN_SCALE = 0.1
 """Keeps sums over a hundred sublayers finite in every precision."""
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
+STREAM_DTYPES = {"fp32": torch.float32, "bf16": torch.float32, "fp64": torch.float64}
+"""Of our stream in training, by precision: bf16 autocast keeps it fp32."""
+PEER_DTYPES = {**STREAM_DTYPES, "bf16": torch.bfloat16}
+"""Of the input and parameters of other people's code."""
 
 
 def stand_in(u_BTD: Tensor) -> Tensor:
@@ -50,11 +54,20 @@ def check_choice(choice: RecipeChoice, shape: BenchShape, kernel: str) -> None:
     _residual(choice.at(shape), shape, kernel)
 
 
-def moved_elements(choice: RecipeChoice, shape: BenchShape) -> int:
-    """Elements that reads and writes move per token in one forward pass, closed form."""
+def recipe_price(choice: RecipeChoice, shape: BenchShape) -> ResidualCost:
+    """Closed-form price of the recipe at a shape."""
     config, own = choice.at(shape), _shape(shape)
     options = parse_options(config.name, config.options, own)
-    return get(config.name).cost(own, options).elements_moved_per_token
+    return get(config.name).cost(own, options)
+
+
+def predicted_bytes(choice: RecipeChoice, shape: BenchShape, plan: BenchPlan) -> int:
+    """Closed-form estimate of the peak memory of :func:`training_step`, in bytes."""
+    price = recipe_price(choice, shape)
+    n_params = count_params(shape.model, plan.vocab_size).total + price.params
+    return peak_bytes(
+        shape.model, plan.precision, shape.batch_tokens, n_params, plan.vocab_size, price
+    )
 
 
 def _shape(shape: BenchShape) -> Shape:
@@ -120,13 +133,12 @@ def forward_backward(
 ) -> Callable[[], None]:
     """Return a call that takes ``part`` forward and back, to its input and to its parameters.
 
-    The input stands for the embedding, [sequences, seq_len, d_model], in the stream's precision.
-    Parameters of other people's code take that precision too; ours stay fp32 under bf16, as in
-    training.
+    The input stands for the embedding, [sequences, seq_len, d_model]. Under bf16 autocast ours get
+    it in fp32 and keep fp32 parameters, as in training, where embedding, stream and block sums are
+    fp32; other people's code gets bf16 input and parameters, as it takes them.
     """
-    dtype = DTYPES[precision]
-    ours_in_bf16 = isinstance(part, ResidualPart) and precision == "bf16"
-    part.to(device, None if ours_in_bf16 else dtype)
+    dtype = (STREAM_DTYPES if isinstance(part, ResidualPart) else PEER_DTYPES)[precision]
+    part.to(device, dtype)
     size = (sequences, shape.seq_len, shape.d_model)
     generator = torch.Generator().manual_seed(0)
     x_BTD, grad_BTD = (torch.randn(size, generator=generator).to(device, dtype) for _ in range(2))

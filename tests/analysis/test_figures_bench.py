@@ -11,6 +11,7 @@ import pytest
 from analysis.figures_bench import (
     bench_figures,
     depth_data,
+    depth_figure,
     fit_polynomial,
     fit_sentences,
     read_bench,
@@ -36,12 +37,14 @@ def step_rows(part: str, at: BenchShape) -> list[BenchRow]:
             "standard",
             moved_elements=3 * m * at.d_model,
             peak_bytes=100 + 10 * m,
+            predicted_bytes=110 + 11 * m,
             rounds_s=(5e-3 + 2e-3 * m,) * 3,
         ),
         Subject(
             "full",
             moved_elements=3 * m * at.d_model + m * m * at.d_model,
             peak_bytes=100 + 12 * m,
+            predicted_bytes=110 + 13 * m,
             rounds_s=(5e-3 + 2e-3 * m + 1e-5 * m * m,) * 3,
         ),
     ]
@@ -95,7 +98,35 @@ def test_the_residual_part_shows_ours_and_what_is_installed(table: pd.DataFrame)
     assert np.isnan(naive.floor)
 
 
-def test_depth_recovers_the_closed_forms(table: pd.DataFrame) -> None:
+def test_depth_sets_closed_forms_beside_what_was_measured(table: pd.DataFrame) -> None:
+    standard, full = depth_data(table)
+    floors = [5e-3 + 2e-3 * m + 3 * m * m * 256 * 8192 * 4 / 1e12 for m in DEPTHS]
+    assert full.floor_step_s == pytest.approx(floors)
+    assert np.isnan(standard.floor_step_s).all()
+    assert list(full.predicted_bytes) == [110 + 13 * m for m in DEPTHS]
+    assert list(standard.predicted_bytes) == [110 + 11 * m for m in DEPTHS]
+
+
+def test_the_depth_figure_tells_fits_from_closed_forms(table: pd.DataFrame) -> None:
+    figure = depth_figure(depth_data(table))
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "standard",
+        "full",
+        "quadratic fit",
+        "closed-form floor (time), closed form (memory)",
+    ]
+    labels = [axes.get_ylabel() for axes in figure.axes]
+    beyond = "time of a step beyond standard's"
+    assert labels == ["time of a step", beyond, "peak memory of a step"]
+    dashed = [line for line in figure.axes[2].lines if line.get_linestyle() == "--"]
+    assert [list(line.get_ydata()) for line in dashed] == [
+        [110 + 11 * m for m in DEPTHS],
+        [110 + 13 * m for m in DEPTHS],
+    ]
+
+
+def test_depth_recovers_quadratics(table: pd.DataFrame) -> None:
     standard, full = depth_data(table)
     assert (standard.subject, full.subject) == ("standard", "full")
     assert list(full.sublayers) == list(DEPTHS)

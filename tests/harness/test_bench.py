@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from harness import cli
-from harness.bench.memory import LiveBytes, Memory, memory_of
+from harness.bench import memory
+from harness.bench.memory import LiveBytes, Memory, cgroup_bytes, machine_bytes, memory_of
 from harness.bench.peers import PEERS
 from harness.bench.plan import (
     BASELINE,
@@ -98,8 +99,8 @@ def test_the_residual_part_counts_all_that_is_moved_and_all_its_time() -> None:
         Subject("full", moved_elements=300, rounds_s=(2.0,)),
     ]
     standard, full = section_rows("residual", SHAPE, subjects, "bf16", 1e6)
-    assert standard.moved_bytes == 100 * 3 * 64 * 2
-    assert (full.moved_bytes, full.moving_s) == (300 * 3 * 64 * 2, 2.0)
+    assert standard.moved_bytes == 100 * 3 * 64 * 4  # the stream stays fp32 under autocast
+    assert (full.moved_bytes, full.moving_s) == (300 * 3 * 64 * 4, 2.0)
 
 
 def test_an_arm_no_slower_than_the_baseline_has_no_bandwidth() -> None:
@@ -149,6 +150,27 @@ def test_a_storage_that_grows_counts_at_its_new_size() -> None:
         del x
         assert counted.live == 0
     assert counted.peak == 4000
+
+
+def test_the_limit_of_a_control_group_counts_where_it_is_told(tmp_path: Path) -> None:
+    assert cgroup_bytes(tmp_path) is None
+    (tmp_path / "memory.current").write_text("600\n", encoding="ascii")
+    for limit, free in (("1000\n", 400), ("500\n", 0), ("max\n", None)):
+        (tmp_path / "memory.max").write_text(limit, encoding="ascii")
+        assert cgroup_bytes(tmp_path) == free
+
+
+def test_the_smaller_of_machine_and_control_group_is_available(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9 kB\nMemAvailable: 2 kB\n", encoding="ascii")
+    monkeypatch.setattr(memory, "MEMINFO", meminfo)
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    assert memory.available_bytes(CPU) == machine_bytes(meminfo) == 2048
+    (tmp_path / "memory.max").write_text("1000", encoding="ascii")
+    (tmp_path / "memory.current").write_text("600", encoding="ascii")
+    assert memory.available_bytes(CPU) == 400
 
 
 def test_a_recipe_is_read_in_three_notations() -> None:
@@ -267,6 +289,8 @@ def test_bench_leaves_a_table_a_record_and_figures(
     assert by_part["depth"] == recipes * 2
     timed = [row for row in rows if not row["note"]]
     assert all(float(row["seconds"]) > 0 and int(row["peak_bytes"]) > 0 for row in timed)
+    assert all(bool(row["predicted_bytes"]) == (row["part"] != "residual") for row in rows)
+    assert all(bool(row["difference"]) == (row["origin"] == "peer") for row in rows)
     told = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
     assert told["plan"]["threads"] == 1
     assert set(told["peers"]) == {peer.name for peer in PEERS}
@@ -277,6 +301,7 @@ def test_bench_leaves_a_table_a_record_and_figures(
     shown = capsys.readouterr().out
     assert "round 2/2" in shown
     assert "x ours" in shown
+    assert "same maths" in shown
     assert "Floor: " in shown
 
 

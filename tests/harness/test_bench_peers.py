@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from harness.bench.peers import PEERS, AttnResFull, FlaNaive, HyperConnected, Pe
 from harness.bench.plan import BASELINE, BenchPlan, choose_recipes, parse_recipe, parse_shape
 from harness.bench.rows import BenchRow
 from harness.bench.run import Bench
+from harness.bench.show import bench_tables
 from harness.bench.steps import forward_backward, recipe_part
 
 CPU = torch.device("cpu")
@@ -81,7 +84,7 @@ def test_memory_is_told_before_the_first_round() -> None:
 
 
 def test_a_peer_that_is_not_installed_is_listed_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = Peer("absent", "full", "isoloss-no-such-distribution", NaiveFull)
+    absent = Peer("absent", "full", "made up", "isoloss-no-such-distribution", NaiveFull)
     rows = residual_rows(monkeypatch, (absent,))
     assert [row.subject for row in rows] == [BASELINE, "full", "absent"]
     assert rows[-1].note == "not installed: pip install isoloss-no-such-distribution"
@@ -93,7 +96,7 @@ def test_a_peer_with_another_interface_is_listed_as_such() -> None:
     def make(n_sublayers: int, d_model: int) -> nn.Module:
         raise AttributeError("no such operator")
 
-    peer = Peer("changed", "full", "torch", make)
+    peer = Peer("changed", "full", "made up", "torch", make)
     assert peer.missing() == "cannot be used: no such operator"
 
 
@@ -107,9 +110,48 @@ def test_a_peer_that_would_not_fit_the_memory_is_not_started(
     assert rows[-1].seconds is None
 
 
+def test_under_autocast_ours_get_fp32_and_peers_bf16() -> None:
+    seen: list[torch.dtype] = []
+    for part in (recipe_part(parse_recipe("full"), SHAPE, "torch"), NaiveFull(4, 16)):
+        part.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].dtype))
+        forward_backward(part, SHAPE, "bf16", CPU, 1)()
+        seen.append(next(part.parameters()).dtype)
+    assert seen == [torch.float32, torch.float32, torch.bfloat16, torch.bfloat16]
+
+
+def test_hyper_connections_compute_what_ours_compute() -> None:
+    pytest.importorskip("hyper_connections")
+    ours = recipe_part(parse_recipe("hyper_connections"), SHAPE, "torch")
+    theirs = HyperConnected("HyperConnections", SHAPE.n_sublayers, SHAPE.d_model)
+    own = ours.residual
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in own.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+        for t, their in enumerate(theirs.connections):
+            their.static_alpha.copy_(own.static[t, :, :-1])
+            their.static_beta.copy_(own.static[t, :, -1])
+            their.dynamic_alpha_fn.copy_(own.projections[t, :-1].t())
+            their.dynamic_beta_fn.copy_(own.projections[t, -1])
+            their.dynamic_alpha_scale.copy_(own.scales[t, 0])
+            their.dynamic_beta_scale.copy_(own.scales[t, 1])
+            their.norm.gamma.copy_(own.gains[t] - 1)  # stored as what is added to one
+    x = torch.randn(2, 5, SHAPE.d_model, generator=generator)
+    assert torch.allclose(ours(x), theirs(x), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["HyperConnections", "ManifoldConstrainedHyperConnections"])
 def test_hyper_connections_take_every_parameter_forward_and_back(kind: str) -> None:
     pytest.importorskip("hyper_connections")
     part = HyperConnected(kind, SHAPE.n_sublayers, SHAPE.d_model)
     forward_backward(part, SHAPE, "fp32", CPU, 1)()
     assert all(parameter.grad is not None for parameter in part.parameters())
+
+
+@pytest.mark.parametrize(("quartiles", "warned"), [((1.00, 1.04), False), ((0.7, 2.8), True)])
+def test_rounds_that_disagree_are_pointed_out(quartiles: tuple[float, float], warned: bool) -> None:
+    row = BenchRow("step", "full", "recipe", "", 2, 4, 32, 512, 128, ratio=1.02)
+    row = replace(row, ratio_low=quartiles[0], ratio_high=quartiles[1])
+    notes = [text for text in bench_tables([row]) if str(text).startswith("note: ")]
+    assert bool(notes) == warned
+    assert all("full at 2x32x512" in str(note) for note in notes)

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.config import Budget, ModelConfig, ResidualConfig, RunConfig
-from harness.cost import count_params, forward_flops_per_token, run_cost, steps_for
+from harness.cost import count_params, forward_flops_per_token, peak_bytes, run_cost, steps_for
 from harness.model import Transformer
 from recipes.base import Shape, get
 
@@ -59,6 +59,23 @@ def test_parameters_and_forward_flops_equal_real_counts(
     cost = run_cost(config, price, VOCAB)
     assert cost.n_params == sum(parameter.numel() for parameter in model.parameters())
     assert cost.flops_per_token * BATCH * SEQ_LEN == 3 * counted_flops(model, backward=False)
+
+
+def test_peak_memory_of_a_known_model_is_the_one_that_a_run_states() -> None:
+    shape = {"n_layers": 2, "d_model": 32, "head_dim": 16, "d_ff": 80}
+    config = config_of("full", shape)
+    recipe = get("full")
+    price = recipe.cost(Shape(2, 32), recipe.Options())
+    cost = run_cost(config, price, VOCAB)
+    tokens = SEQ_LEN * BATCH
+    per_token = 2 * (12 * 32 + 5 * 80) + 3 * VOCAB + price.state_elements_per_token
+    expected = 4 * (4 * cost.n_params + tokens * per_token)
+    found = {
+        precision: peak_bytes(config.model, precision, tokens, cost.n_params, VOCAB, price)
+        for precision in ("fp32", "bf16", "fp64")
+    }
+    assert found == {"fp32": expected, "bf16": expected, "fp64": 2 * expected}
+    assert cost.state_bytes == expected
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "grouped", "tied"])
