@@ -17,8 +17,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recipes.base import AnyOptions, Options, Residual, ResidualCost, Shape, recipe
-from recipes.depth_attention import widen
+from recipes.base import AnyOptions, Options, ResidualCost, Shape, recipe
+from recipes.standard import RunningSum, add_scaled
 
 
 class LayerScaleOptions(Options):
@@ -37,7 +37,7 @@ class LayerScaleOptions(Options):
 
 
 @recipe("layer_scale", revision=1)
-class LayerScale(Residual):
+class LayerScale(RunningSum):
     """One running sum of outputs times a gain per channel; the state is that tensor."""
 
     Options = LayerScaleOptions
@@ -54,27 +54,9 @@ class LayerScale(Residual):
         """Set every gain to epsilon; draws nothing."""
         self.gains.fill_(self.options.init_at(self.shape.n_layers))
 
-    def start(self, embedding: Tensor) -> Tensor:
-        """Return the embedding: R_0."""
-        return embedding
-
-    def read(self, state: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        """Return the running sum."""
-        return state, state
-
     def write(self, state: Tensor, output: Tensor, t: int) -> Tensor:
         """Add an output times its gains."""
-        wide = widen(state)
-        gain = self.gains[t].to(wide.dtype)
-        return torch.addcmul(wide, gain, output.to(wide.dtype)).to(state.dtype)
-
-    def finish(self, state: Tensor) -> Tensor:
-        """Return the running sum."""
-        return state
-
-    def stream(self, state: Tensor) -> Tensor:
-        """Return the running sum."""
-        return state
+        return add_scaled(state, self.gains[t], output)
 
     @classmethod
     def cost(cls, shape: Shape, options: Any) -> ResidualCost:

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recipes.base import Options, Residual, ResidualCost, Shape, recipe
+from recipes.base import Options, ResidualCost, Shape, recipe
 from recipes.depth_attention import EPS, full_precision, widen
+from recipes.standard import RunningSum
 
 
 @recipe("post_norm", revision=1)
-class PostNorm(Residual):
+class PostNorm(RunningSum):
     """One running sum, normalised after every addition; the state is that tensor."""
 
     equation = "u_t = R_t; R_{t+1} = g_t * rms(R_t + y_t)"
@@ -38,28 +39,12 @@ class PostNorm(Residual):
         """Set gains to one; draws nothing."""
         self.gains.fill_(1.0)
 
-    def start(self, embedding: Tensor) -> Tensor:
-        """Return the embedding: R_0."""
-        return embedding
-
-    def read(self, state: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        """Return the normalised sum."""
-        return state, state
-
     def write(self, state: Tensor, output: Tensor, t: int) -> Tensor:
         """Add an output and normalise."""
         with full_precision(state):
             total = widen(state) + widen(output)
             gain = self.gains[t].to(total.dtype)
             return F.rms_norm(total, total.shape[-1:], gain, EPS).to(state.dtype)
-
-    def finish(self, state: Tensor) -> Tensor:
-        """Return the normalised sum."""
-        return state
-
-    def stream(self, state: Tensor) -> Tensor:
-        """Return the normalised sum."""
-        return state
 
     @classmethod
     def cost(cls, shape: Shape, options: Options) -> ResidualCost:

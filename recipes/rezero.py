@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recipes.base import AnyOptions, Options, Residual, ResidualCost, Shape, recipe
-from recipes.depth_attention import widen
+from recipes.base import AnyOptions, Options, ResidualCost, Shape, recipe
+from recipes.standard import RunningSum, add_scaled
 
 
 class ReZeroOptions(Options):
@@ -33,7 +33,7 @@ class ReZeroOptions(Options):
 
 
 @recipe("rezero", revision=1)
-class ReZero(Residual):
+class ReZero(RunningSum):
     """One running sum of outputs times scalars that start at zero; the state is that tensor."""
 
     Options = ReZeroOptions
@@ -50,27 +50,10 @@ class ReZero(Residual):
         """Set every scalar to zero; draws nothing."""
         self.scales.zero_()
 
-    def start(self, embedding: Tensor) -> Tensor:
-        """Return the embedding: R_0."""
-        return embedding
-
-    def read(self, state: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        """Return the running sum."""
-        return state, state
-
     def write(self, state: Tensor, output: Tensor, t: int) -> Tensor:
         """Add an output times its scalar."""
-        wide = widen(state)
-        scale = self.scales[t if self.options.per_sublayer else t // 2].to(wide.dtype)
-        return torch.addcmul(wide, scale, output.to(wide.dtype)).to(state.dtype)
-
-    def finish(self, state: Tensor) -> Tensor:
-        """Return the running sum."""
-        return state
-
-    def stream(self, state: Tensor) -> Tensor:
-        """Return the running sum."""
-        return state
+        scale = self.scales[t if self.options.per_sublayer else t // 2]
+        return add_scaled(state, scale, output)
 
     @classmethod
     def cost(cls, shape: Shape, options: Any) -> ResidualCost:
