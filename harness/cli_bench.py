@@ -51,7 +51,9 @@ Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="fp32, bf16 (autocast) or fp64.")]
 Clock = Annotated[str, typer.Option(help="wall, or cpu: on a busy machine, for one thread on CPU.")]
-Kernel = Annotated[str, typer.Option(help="How depth reads are computed: auto, torch, ….")]
+Kernel = Annotated[
+    str, typer.Option(help="Depth reads by: auto, torch, cached, two_phase, fla or liger.")
+]
 Quick = Annotated[bool, typer.Option("--quick", help="Smoke test: every part, tiny, in seconds.")]
 Name = Annotated[str | None, typer.Option(help="Folder in results/bench; default: the time.")]
 

@@ -25,13 +25,13 @@ def one_softmax(scores_SBTH: Tensor, values: list[Tensor]) -> Tensor:
 
 
 def case(
-    n_sources: int, heads: int, n_own: int = 1, dtype: torch.dtype = torch.float64
+    n_sources: int, heads: int, dtype: torch.dtype = torch.float64
 ) -> tuple[Tensor, list[Tensor], Tensor, list[Tensor]]:
     """Scores and values of completed sources, scores and values of the block's own; leaves."""
     scores = draw(Q, n_sources, B, T, heads, seed=1, dtype=dtype).mul(2).requires_grad_()
     values = [draw(B, T, D, seed=2 + s, dtype=dtype).requires_grad_() for s in range(n_sources)]
-    own_scores = draw(Q, n_own, B, T, heads, seed=50, dtype=dtype).requires_grad_()
-    own = [draw(B, T, D, seed=51 + s, dtype=dtype).requires_grad_() for s in range(n_own)]
+    own_scores = draw(Q, 1, B, T, heads, seed=50, dtype=dtype).requires_grad_()
+    own = [draw(B, T, D, seed=51, dtype=dtype).requires_grad_()]
     return scores, values, own_scores, own
 
 
