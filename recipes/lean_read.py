@@ -62,8 +62,8 @@ def mix_lean(weights_SBTH: Tensor, values: Sequence[Tensor]) -> Tensor:
 
 
 CACHED_ELEMENTS = 2**18
-"""1 MiB of fp32. On one CPU (512 KiB of second-level cache per core) within 5% of the best of 2^14 to
-2^22, for sources of 2^17 and of 2^21 elements."""
+"""1 MiB of fp32. On one CPU (512 KiB of second-level cache per core) within 5% of the best of 2^14
+to 2^22, for sources of 2^17 and of 2^21 elements."""
 
 LEAN = DepthOps(enter_lean, score_cached, mix_lean, convolve_cached)
 """The default: linear memory in depth, and no gradient tensor per reader."""
