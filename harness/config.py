@@ -215,6 +215,18 @@ class Execution(Strict):
     kernels of those libraries. auto: fla where it is installed and fits, else torch."""
     recompute: bool = False
     """Recompute the inside of sublayers in the backward pass: less memory, more time."""
+    devices: PositiveInt = 1
+    """Processes of one run on one node, one GPU (or one share of the cores) each; they split the
+    global batch, which stays the same."""
+    nodes: PositiveInt = 1
+    """Nodes of one run; more than one needs Slurm."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """How several processes share a run. ddp: every process holds the whole model. fsdp: parameters
+    and optimiser state are sharded."""
+    lease_s: PositiveFloat = 60.0
+    """Seconds without a sign of life after which another process may take a run over."""
+    equal_failures: PositiveInt = 3
+    """Runs that may fail with the same error before no further run is started."""
     checkpoint_every_s: PositiveFloat = 20.0
     """Seconds between checkpoints."""
     n_evals: PositiveInt = 4

@@ -1,0 +1,1 @@
+"""Slurm as an executor: typed options, sbatch scripts, submission, and where each run stands."""
