@@ -223,7 +223,7 @@ class Execution(Strict):
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How several processes share a run. ddp: every process holds the whole model. fsdp: parameters
     and optimiser state are sharded."""
-    lease_s: PositiveFloat = 60.0
+    lease_s: PositiveFloat = 120.0
     """Seconds without a sign of life after which another process may take a run over."""
     equal_failures: PositiveInt = 3
     """Runs that may fail with the same error before no further run is started."""

@@ -31,6 +31,26 @@ class CheckpointError(IsolossError):
     """A checkpoint cannot be used: truncated, or written by another run."""
 
 
+class LeaseLost(IsolossError):
+    """Another process has taken a run over: nothing of it may be written any more."""
+
+
+class OutOfMemory(IsolossError):
+    """A run did not fit into memory.
+
+    Parameters
+    ----------
+    message
+        What was asked for, in one line.
+    microbatch_seqs
+        Sequences per forward pass that were too many.
+    """
+
+    def __init__(self, message: str, microbatch_seqs: int) -> None:
+        self.microbatch_seqs = microbatch_seqs
+        super().__init__(message)
+
+
 class MissingExtraError(IsolossError):
     """A command needs an optional part of the installation."""
 

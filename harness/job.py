@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import collections
+import io
+import textwrap
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+from ruamel.yaml import YAML
 
 from harness.config import Execution
 from harness.errors import DataError
+from harness.paths import SweepPaths
 from harness.records import PlannedRun, write_text_atomically
+
+WRITERS = 16
+"""Files of runs that are written at once."""
 
 
 class Job(BaseModel):
-    """What a worker is to do; complete in itself, so that editing the grid does not change it."""
+    """What workers are to do; complete in itself, so that editing the grid does not change it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -22,8 +33,21 @@ class Job(BaseModel):
     """Folder of the sweep."""
     runs: list[PlannedRun]
     """The runs, in the order to claim them."""
+    runs_per_task: int = 1
+    """Runs that one array task works through; a worker without a task number takes all."""
     execution: Execution
     """How to execute them."""
+
+    def task(self, number: int | None) -> list[PlannedRun]:
+        """Runs of array task ``number`` (from 0), or all."""
+        if number is None:
+            return self.runs
+        return self.runs[number * self.runs_per_task : (number + 1) * self.runs_per_task]
+
+    @property
+    def n_tasks(self) -> int:
+        """Array tasks that the job has."""
+        return -(-len(self.runs) // self.runs_per_task)
 
 
 def write_job(path: Path, job: Job) -> None:
@@ -43,3 +67,48 @@ def read_job(path: Path) -> Job:
         return Job.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such job file; `isoloss run` writes them") from error
+
+
+def write_run_configs(paths: SweepPaths, runs: list[PlannedRun]) -> None:
+    """Write ``config.yaml`` of every run that has none yet."""
+    spelled: dict[str, str] = {}
+
+    def write(run: PlannedRun) -> None:
+        target = paths.run(run.run_id).config
+        if not target.exists():
+            about = {"run_id": run.run_id, "cell": run.cell, **run.config}
+            write_text_atomically(target, _block(about, spelled))
+
+    # In threads, as each waits for the disk or the file server.
+    with ThreadPoolExecutor(WRITERS) as writers:
+        collections.deque(writers.map(write, runs), maxlen=0)
+
+
+def _block(mapping: Mapping[str, Any], spelled: dict[str, str]) -> str:
+    """A mapping as YAML in block style, keys sorted.
+
+    Parameters
+    ----------
+    spelled
+        Entries spelled before. Runs of a sweep share most of theirs, and the emitter is slow.
+    """
+    return "".join(_entry(key, mapping[key], spelled) for key in sorted(mapping))
+
+
+def _entry(key: str, value: Any, spelled: dict[str, str]) -> str:
+    about = f"{key}: {value!r}"
+    if about not in spelled:
+        if isinstance(value, dict) and value:
+            spelled[about] = f"{key}:\n{textwrap.indent(_block(value, spelled), '  ')}"
+        else:
+            spelled[about] = _emitted(key, value)
+    return spelled[about]
+
+
+def _emitted(key: str, value: Any) -> str:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.width = 10_000  # a folded line would not be indented with the rest
+    text = io.StringIO()
+    yaml.dump({key: value}, text)
+    return text.getvalue()

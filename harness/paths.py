@@ -39,9 +39,9 @@ class RunPaths:
         return self.root / "record.json"
 
     @property
-    def lock(self) -> Path:
-        """Held by the process that executes the run."""
-        return self.root / "lock"
+    def cancel(self) -> Path:
+        """Asks whoever executes the run to stop it for good."""
+        return self.root / "cancel"
 
     @property
     def checkpoints(self) -> Path:
@@ -50,7 +50,7 @@ class RunPaths:
 
     @property
     def attempts(self) -> Path:
-        """One numbered folder per try."""
+        """One numbered folder per try: who makes it, its sign of life, how it ended."""
         return self.root / "attempts"
 
     def attempt(self, number: int) -> Path:
@@ -59,9 +59,11 @@ class RunPaths:
 
     def n_attempts(self) -> int:
         """Count the attempts begun so far."""
-        if not self.attempts.is_dir():
+        try:
+            names = os.listdir(self.attempts)
+        except FileNotFoundError:
             return 0
-        return max((int(p.name) for p in self.attempts.iterdir() if p.name.isdigit()), default=0)
+        return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,38 @@ class SweepPaths:
         return self.root / "runs"
 
     @property
-    def controller(self) -> Path:
-        """Held by the ``isoloss run`` that has the sweep in hand."""
-        return self.root / "controller.lock"
+    def controllers(self) -> Path:
+        """One folder ``<host>-<pid>`` per ``isoloss run`` at work, with its lease and its runs."""
+        return self.root / "controllers"
+
+    def controller_runs(self, controller: str) -> Path:
+        """Ids of the runs that one ``isoloss run`` has in hand, one a line."""
+        return self.controllers / controller / "runs"
+
+    @property
+    def failures(self) -> Path:
+        """Append-only: one line per failure, for those who must notice equal ones at once."""
+        return self.root / "failures.jsonl"
+
+    @property
+    def slurm(self) -> Path:
+        """One folder per submission to Slurm."""
+        return self.root / "slurm"
+
+    @property
+    def code(self) -> Path:
+        """Snapshots of the code that workers run."""
+        return self.root / "code"
+
+    @property
+    def status_page(self) -> Path:
+        """The live view as a page."""
+        return self.root / "status.html"
+
+    @property
+    def status_cache(self) -> Path:
+        """What is known of runs that have ended, to spare reading thousands of records."""
+        return self.root / ".status-cache.json"
 
     @property
     def jobs(self) -> Path:
@@ -96,9 +127,9 @@ class SweepPaths:
         return self.root / "logs"
 
     @property
-    def mirror_lock(self) -> Path:
-        """Held by the process that mirrors the sweep to MLflow."""
-        return self.logs / "mirror.lock"
+    def mirror_terms(self) -> Path:
+        """One numbered folder per process that has mirrored the sweep to MLflow."""
+        return self.logs / "mirror"
 
     @property
     def mlflow_db(self) -> Path:

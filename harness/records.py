@@ -6,8 +6,10 @@ replaced atomically; the metric files are append-only and may end in a torn line
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -149,11 +151,15 @@ class RunRecord(BaseModel):
     mfu: float | None = None
     """Model FLOPs utilisation: achieved training FLOPs/s over peak_flops_per_s."""
     peak_flops_per_s: float | None = None
-    """Peak of the device, measured with a matrix product or taken from its data sheet."""
+    """Peak of the devices of all processes together, measured with a matrix product or taken from
+    a data sheet."""
     wall_s: float | None = None
     """Wall time of all attempts."""
     peak_bytes: int | None = None
-    """Peak memory: of the device on CUDA, of the process on CPU."""
+    """Peak memory: of the device on CUDA, of the process on CPU; the largest of several."""
+    microbatch_seqs: int | None = None
+    """Sequences per forward pass of a process, where fewer than its share of the batch; halved
+    when out of memory."""
     attempts: int
     last_step: int
     """Last optimiser step that was completed."""
@@ -168,20 +174,46 @@ class RunRecord(BaseModel):
 
 def write_text_atomically(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` so that a reader sees the old or the new file, never half of
-    one.
+    one. A write that fails leaves the old file and nothing beside it.
     """
+    with _scratch(path, text) as scratch:
+        scratch.replace(path)
+
+
+@contextlib.contextmanager
+def _scratch(path: Path, text: str) -> Iterator[Path]:
+    """Text on its way to ``path``: safely on disk beside it, under a name of its own."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    with scratch.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    scratch.replace(path)
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+    try:
+        with scratch.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        yield scratch
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
-def write_record(path: Path, record: RunRecord) -> None:
-    """Write one run's record atomically; this is the last act of a run."""
-    write_text_atomically(path, record.model_dump_json(indent=2) + "\n")
+def write_record(path: Path, record: RunRecord) -> bool:
+    """Write one run's record atomically, unless it has one; this is the last act of a run.
+
+    Returns
+    -------
+    bool
+        False when a record was there already: it stands, and this one is dropped. Of two processes
+        that finish the same run, the first wins, on network file systems too.
+    """
+    with _scratch(path, record.model_dump_json(indent=2) + "\n") as scratch:
+        try:
+            os.link(scratch, path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without hard links
+            if path.exists():
+                return False
+            scratch.replace(path)
+    return True
 
 
 def read_record(path: Path) -> RunRecord | None:
@@ -249,14 +281,17 @@ def end_torn_line(path: Path) -> None:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read a metrics file, last attempt wins.
+    """Read a metrics file, newest attempt wins.
 
     A resumed run logs again the steps after its checkpoint; rows are keyed by (kind, step) and the
-    last one stands. Torn lines are skipped. Rows come back ordered by step.
+    one of the highest attempt stands, whenever it was written: a replaced process that wrote on for
+    a moment changes nothing. Torn lines are skipped. Rows come back ordered by step.
     """
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for row in parsed_lines(path):
-        rows[(str(row.get("kind", "")), int(row["step"]))] = row
+        key = (str(row.get("kind", "")), int(row["step"]))
+        if key not in rows or row.get("attempt", 0) >= rows[key].get("attempt", 0):
+            rows[key] = row
     return sorted(rows.values(), key=lambda row: (int(row["step"]), str(row.get("kind", ""))))
 
 
