@@ -1,53 +1,34 @@
-"""Lightning callbacks of one run: journal, divergence guard, validation, diagnostics, checkpoints.
+"""Lightning callbacks of one run: fence, journal, divergence guard, validation, diagnostics,
+checkpoints.
 
 Each does one thing at the end of a training step, in the order in which ``training`` lists them.
 All are functions of the step count, never of an epoch, so that a resumed run does what an
-undisturbed one does.
+undisturbed one does. Every process of a run decides alike; the first one writes.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from harness.checkpoints import save_checkpoint
+from harness.checkpoints import naming, save_checkpoint
 from harness.diagnostics import measure
+from harness.distributed import Ranks, release
+from harness.errors import LeaseLost
 from harness.module import LanguageModel, next_token_loss
 from harness.paths import RunPaths
 from harness.records import append_jsonl
+from harness.stop import Stop
 
 Outputs = Tensor | Mapping[str, Any] | None
-
-
-@dataclass
-class StopSignal:
-    """Asks a run to stop at the next step boundary: by a signal, or because its parent is gone."""
-
-    parent: int | None = None
-    requested: bool = False
-    installed: bool = False
-    """Whether this process's signals are ours."""
-
-    def install(self) -> None:
-        """Take SIGINT and SIGTERM; the handler only raises a flag."""
-        self.installed = True
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        self.requested = True
-
-    def __bool__(self) -> bool:
-        return self.requested or (self.parent is not None and os.getppid() != self.parent)
 
 
 @dataclass
@@ -62,10 +43,49 @@ class Progress:
     flops_per_token: int
     nats_to_bits_per_byte: float
     """bits_per_byte / loss_nats of the corpus."""
-    stop: StopSignal
+    stop: Stop
+    checkpoint_every_s: float
+    ranks: Ranks = field(default_factory=Ranks)
+    stopping: bool = False
+    """Whether a stop was asked for, as all processes agreed at the last step boundary."""
+    save_due: bool = False
+    """Whether the time for a checkpoint had come, likewise."""
     diverged_because: str | None = None
     interrupted: bool = False
     began: float = field(default_factory=time.perf_counter)
+    saved_at: float = field(default_factory=time.perf_counter)
+
+    def agree(self) -> None:
+        """Agree with the other processes on what this step boundary brings.
+
+        Raises
+        ------
+        LeaseLost
+            Another process owns the run now.
+        """
+        due = time.perf_counter() - self.saved_at >= self.checkpoint_every_s
+        stopping, self.save_due, lost = self.ranks.any(bool(self.stop), due, self.stop.lost)
+        if lost:
+            raise self._replaced()
+        self.stopping = stopping
+
+    def check_owner(self) -> None:
+        """Refuse to write into a run that another process owns; raises as :meth:`agree`."""
+        if self.stop.lost:
+            raise self._replaced()
+
+    def _replaced(self) -> LeaseLost:
+        return LeaseLost(
+            f"{self.paths.root}: attempt {self.attempt} has been replaced by another; nothing more "
+            "is written by this one"
+        )
+
+    def append(self, path: Path, row: dict[str, Any]) -> None:
+        """Append a row to a file of the run, on the first process."""
+        if self.ranks.first:
+            self.check_owner()
+            with naming(path):
+                append_jsonl(path, row)
 
     def row(self, kind: str, step: int, **values: Any) -> dict[str, Any]:
         """One line of a metrics file."""
@@ -112,6 +132,18 @@ class StepCallback(Callback):
         raise NotImplementedError
 
 
+class Fence(StepCallback):
+    """Comes first: learns what is asked of the run, and ends it before anybody writes if it was
+    taken over.
+    """
+
+    def after_step(
+        self, trainer: Trainer, module: LanguageModel, outputs: Mapping[str, Any], step: int
+    ) -> None:
+        """Agree with the other processes; raises LeaseLost."""
+        self.progress.agree()
+
+
 class Journal(StepCallback):
     """Writes training losses and step times, and ends a run that diverged.
 
@@ -156,7 +188,7 @@ class Journal(StepCallback):
             grad_norm=_finite(outputs["grad_norm"].item()),
             step_time_s=sum(self.window) / len(self.window) if self.window else None,
         )
-        append_jsonl(self.progress.paths.metrics, row)
+        self.progress.append(self.progress.paths.metrics, row)
         self.window.clear()
 
     def _guard(self, trainer: Trainer, step: int, loss: float) -> None:
@@ -186,7 +218,7 @@ class Validator(StepCallback):
         """Write a ``val`` row when the step is due."""
         if step not in self.at_steps or self.progress.diverged_because:
             return
-        loss = evaluate(trainer, module, self.batches())
+        loss = evaluate(trainer, module, self.batches(), self.progress.ranks)
         if not math.isfinite(loss):
             self.progress.diverged_because = f"validation loss {loss} at step {step}"
             trainer.should_stop = True
@@ -197,21 +229,30 @@ class Validator(StepCallback):
             loss_nats=loss,
             bits_per_byte=loss * self.progress.nats_to_bits_per_byte,
         )
-        append_jsonl(self.progress.paths.metrics, row)
+        self.progress.append(self.progress.paths.metrics, row)
 
 
 @torch.no_grad()
-def evaluate(trainer: Trainer, module: LanguageModel, batches: list[Tensor]) -> float:
-    """Mean loss per token in nats over batches of token windows, each [sequences, seq_len + 1]."""
-    total, count = 0.0, 0
+def evaluate(trainer: Trainer, module: LanguageModel, batches: list[Tensor], ranks: Ranks) -> float:
+    """Mean loss per token in nats over batches of token windows, each [sequences, seq_len + 1].
+
+    The processes share the batches. All make equally many passes, since a sharded model needs all
+    of them for each; a pass too many is not counted.
+    """
+    total, count = 0.0, 0.0
     module.eval()
     with trainer.precision_plugin.val_step_context():
-        for tokens in batches:
-            on_device = tokens.to(module.device)
-            targets = tokens.shape[0] * (tokens.shape[1] - 1)
-            total += next_token_loss(module.model, on_device).item() * targets
-            count += targets
+        for first in range(0, len(batches), ranks.size):
+            mine = first + ranks.rank
+            tokens = batches[mine if mine < len(batches) else first].to(module.device)
+            loss = next_token_loss(module.model, tokens).item()
+            if mine < len(batches):
+                targets = tokens.shape[0] * (tokens.shape[1] - 1)
+                total += loss * targets
+                count += targets
     module.train()
+    release(module.model)
+    total, count = ranks.sums(total, count)
     return total / count
 
 
@@ -230,27 +271,20 @@ class Diagnostics(StepCallback):
         """Write a diagnostics row when the step is due."""
         if step not in self.at_steps or self.progress.diverged_because:
             return
-        module.eval()
+        model = module.whole_model()
+        if model is None:
+            return
+        model.eval()
         with trainer.precision_plugin.val_step_context():
             tokens = self.batch().to(module.device)
-            values = measure(module.model, tokens, causal=step == max(self.at_steps))
-        module.train()
+            values = measure(model, tokens, causal=step == max(self.at_steps))
+        model.train()
         row = {"kind": "diagnostics", "step": step, **values, "attempt": self.progress.attempt}
-        append_jsonl(self.progress.paths.diagnostics, row)
+        self.progress.append(self.progress.paths.diagnostics, row)
 
 
 class Checkpointer(StepCallback):
     """Saves the state by wall-clock interval, when asked to stop, and at the end."""
-
-    def __init__(self, progress: Progress, every_s: float) -> None:
-        super().__init__(progress)
-        self.every_s = every_s
-        self.saved_at = time.perf_counter()
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the signals back from the trainer, which would end the process on SIGTERM."""
-        if self.progress.stop.installed:
-            self.progress.stop.install()
 
     def after_step(
         self, trainer: Trainer, module: LanguageModel, outputs: Mapping[str, Any], step: int
@@ -259,10 +293,14 @@ class Checkpointer(StepCallback):
         if self.progress.diverged_because:
             return
         ended = step == self.progress.steps
-        stopping = bool(self.progress.stop) and not ended
-        if ended or stopping or time.perf_counter() - self.saved_at >= self.every_s:
-            save_checkpoint(trainer, self.progress.paths)
-            self.saved_at = time.perf_counter()
+        stopping = self.progress.stopping and not ended
+        if ended or stopping or self.progress.save_due:
+            self._save(trainer)
         if stopping:
             self.progress.interrupted = True
             trainer.should_stop = True
+
+    def _save(self, trainer: Trainer) -> None:
+        progress = self.progress
+        save_checkpoint(trainer, progress.paths, progress.attempt, progress.check_owner)
+        progress.saved_at = time.perf_counter()

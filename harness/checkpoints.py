@@ -1,13 +1,24 @@
-"""Resumable training state on disk: written atomically, signed by its run."""
+"""Resumable training state on disk: written atomically, signed by its run.
+
+A checkpoint is one file of whole tensors, whatever the number of processes that wrote it, so that
+another number of them can go on from it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import pickle
+import struct
 import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
+from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
 from lightning.pytorch import Trainer
 
 from harness.errors import CheckpointError
@@ -15,22 +26,96 @@ from harness.paths import RunPaths
 
 KEPT = 2
 """Checkpoints kept: the newest, and one to fall back on should the newest be damaged."""
+DAMAGED = (
+    *(zipfile.BadZipFile, pickle.UnpicklingError, struct.error, zlib.error),
+    *(RuntimeError, ValueError, EOFError, NotImplementedError),
+)
+"""What reading a damaged file raises, by where the damage is; ValueError includes bad Unicode."""
 
 
-def save_checkpoint(trainer: Trainer, paths: RunPaths) -> Path:
-    """Save the trainer's whole state as ``checkpoints/step-N.ckpt``; keep the newest two."""
-    paths.checkpoints.mkdir(parents=True, exist_ok=True)
+class CheckpointFiles(CheckpointIO):
+    """Writes a checkpoint straight to its file.
+
+    Lightning's own copies it through memory and the temporary folder of the machine, which may be
+    small, and reports a full disk without saying where.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint; raises OSError with its path."""
+        with naming(Path(path)), Path(path).open("wb") as stream:
+            torch.save(checkpoint, stream)
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = True
+    ) -> dict[str, Any]:
+        """Read a checkpoint into the processor's memory."""
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        return state
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Delete a checkpoint."""
+        Path(path).unlink(missing_ok=True)
+
+
+def save_checkpoint(
+    trainer: Trainer, paths: RunPaths, attempt: int, check: Callable[[], None]
+) -> None:
+    """Save the whole state as ``checkpoints/step-N.ckpt``; keep the newest two.
+
+    Every process must call it; the first writes.
+
+    Parameters
+    ----------
+    attempt
+        Number of this try, so that it never writes into the scratch file of another.
+    check
+        Called before the file gets its final name; raises when it must not.
+
+    Raises
+    ------
+    OSError
+        It cannot be written (disk full, read-only); the file is named, and no part of it is left.
+    """
     target = paths.checkpoints / f"step-{trainer.global_step:08d}.ckpt"
-    scratch = target.with_suffix(".partial")
-    trainer.save_checkpoint(scratch)
+    scratch = target.with_suffix(f".{attempt}.partial")
+    try:
+        if trainer.is_global_zero:
+            paths.checkpoints.mkdir(parents=True, exist_ok=True)
+        trainer.save_checkpoint(scratch)
+        if trainer.is_global_zero:
+            check()
+            _publish(scratch, target, paths)
+    finally:
+        if trainer.is_global_zero:
+            with contextlib.suppress(OSError):
+                scratch.unlink(missing_ok=True)
+
+
+def _publish(scratch: Path, target: Path, paths: RunPaths) -> None:
     # What a checkpoint has passed is never logged again, so the rows must reach the disk before it.
     for written in (paths.metrics, paths.diagnostics, scratch):
         _to_disk(written)
     scratch.replace(target)
     _to_disk(paths.checkpoints)
-    for old in _newest_first(paths)[KEPT:]:
+    for old in (*_newest_first(paths)[KEPT:], *paths.checkpoints.glob("*.partial")):
         old.unlink(missing_ok=True)
-    return target
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in errors of the block that only say what is wrong with the disk."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        # torch's writer trips over the failed write and raises an error of its own in its place.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None or cause.errno is None:
+            raise
+        raise OSError(cause.errno, os.strerror(cause.errno), str(path)) from error
 
 
 def _to_disk(path: Path) -> None:
@@ -39,7 +124,8 @@ def _to_disk(path: Path) -> None:
         return
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with naming(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
 
@@ -51,11 +137,16 @@ def _newest_first(paths: RunPaths) -> list[Path]:
 def last_step(paths: RunPaths) -> int:
     """Step of the newest checkpoint by its name; 0 when there is none."""
     found = _newest_first(paths)
-    return int(found[0].stem.removeprefix("step-")) if found else 0
+    return step_of(found[0]) if found else 0
+
+
+def step_of(checkpoint: Path) -> int:
+    """Step of a checkpoint by its name."""
+    return int(checkpoint.stem.removeprefix("step-"))
 
 
 def newest_checkpoint(paths: RunPaths) -> Path | None:
-    """Find the newest checkpoint that can be read and belongs to this run.
+    """Find the newest checkpoint that is whole and belongs to this run.
 
     A damaged file is set aside as ``*.damaged`` and the one before it is used; without any, the run
     starts over. None means so.
@@ -64,11 +155,12 @@ def newest_checkpoint(paths: RunPaths) -> Path | None:
     ------
     CheckpointError
         A checkpoint was written by another run.
+    OSError
+        The files cannot be read at the moment, which says nothing about what is in them.
     """
     for path in _newest_first(paths):
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile):
+        state = _read_whole(path)
+        if state is None:
             path.replace(path.with_suffix(".damaged"))
             continue
         owner = state.get("run_id")
@@ -79,3 +171,22 @@ def newest_checkpoint(paths: RunPaths) -> Path | None:
             )
         return path
     return None
+
+
+def _read_whole(path: Path) -> dict[str, Any] | None:
+    """Contents of a checkpoint; None when it is cut short or a bit of it has changed.
+
+    torch does not compare the checksums that it writes, and reads altered weights without a word.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                return None
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except OSError as error:
+        if error.errno not in (None, errno.EINVAL):  # EINVAL: a torn file points outside itself
+            raise
+        return None
+    except DAMAGED:
+        return None
+    return state if isinstance(state, dict) else None

@@ -10,7 +10,8 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.nn import functional as F
 
-from harness.config import RunConfig
+from harness.config import Execution, RunConfig
+from harness.distributed import Ranks, accumulating, whole_model
 from harness.model import Transformer
 from harness.optimiser import JointOptimizer, build_optimizer, clip_gradients, set_lr
 from harness.schedule import lr_fraction
@@ -42,27 +43,61 @@ def next_token_loss(model: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor
 class LanguageModel(LightningModule):
     """One run under Lightning, optimised by hand so that one batch is one optimiser step.
 
-    The global batch is cut into micro-batches here; their gradients add up to the gradient of the
-    whole batch whatever their size.
+    Every process gets its rows of the global batch, and cuts them into micro-batches here; the
+    gradients add up to the gradient of the whole batch, however it is split.
+
+    Parameters
+    ----------
+    execution
+        Which kernel, and whether sublayers are recomputed.
+    microbatch_seqs
+        Sequences per forward pass of this process.
+    ranks
+        The processes that share the run.
     """
 
     def __init__(
-        self, config: RunConfig, run_id: str, vocab_size: int, steps: int, microbatch_seqs: int
+        self,
+        config: RunConfig,
+        run_id: str,
+        vocab_size: int,
+        steps: int,
+        execution: Execution,
+        microbatch_seqs: int,
+        ranks: Ranks,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.config = config
         self.run_id = run_id
+        self.vocab_size = vocab_size
         self.steps = steps
+        self.execution = execution
         self.microbatch_seqs = microbatch_seqs
-        self.model = Transformer(config.model, config.residual, vocab_size, config.seed)
+        self.ranks = ranks
+        self.model = self._build()
+
+    def _build(self) -> Transformer:
+        config = self.config
+        model = Transformer(config.model, config.residual, self.vocab_size, config.seed)
+        model.residual.use_kernel(self.execution.kernel)
+        model.recompute = self.execution.recompute
+        # Lightning converts only after it has restored a checkpoint, which fp32 would round.
+        return model.double() if config.train.precision == "fp64" else model
+
+    def whole_model(self) -> Transformer | None:
+        """The model on the first process, None on the others; see :func:`whole_model`."""
+        return whole_model(self.model, self.ranks, self._build)
 
     def configure_optimizers(self) -> JointOptimizer:
         """One optimiser over all groups; the schedule is a pure function of the step."""
         return build_optimizer(self.model, self.config.train)
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
-        """Take one optimiser step and return its loss, gradient norm and learning rate."""
+        """Take one optimiser step; return its loss, gradient norm and learning rate.
+
+        All three are those of the global batch, and equal on every process.
+        """
         step = self.global_step
         if batch["step"] != step:
             raise RuntimeError(f"batch of step {batch['step']} reached optimiser step {step}")
@@ -70,7 +105,7 @@ class LanguageModel(LightningModule):
         lr = self.config.train.lr * lr_fraction(self.config.train, step, self.steps)
         set_lr(optimizer, lr)  # type: ignore[arg-type]
         optimizer.zero_grad()  # type: ignore[union-attr]
-        loss = self._accumulate(batch["tokens"])
+        loss = self.ranks.mean(self._accumulate(batch["tokens"]))
         grad_norm = clip_gradients(self.model, self.config.train.grad_clip)
         optimizer.step()  # type: ignore[union-attr]
         return {"loss_nats": loss, "grad_norm": grad_norm, "lr": lr}
@@ -78,10 +113,12 @@ class LanguageModel(LightningModule):
     def _accumulate(self, tokens: Tensor) -> Tensor:
         """Back-propagate the batch in micro-batches; return the mean loss, detached."""
         total = torch.zeros((), device=tokens.device)
-        for part in torch.split(tokens, self.microbatch_seqs):
+        parts = torch.split(tokens, self.microbatch_seqs)
+        for part in parts:
             share = part.shape[0] / tokens.shape[0]
-            loss = next_token_loss(self.model, part) * share
-            self.manual_backward(loss)
+            with accumulating(self.trainer.strategy, last=part is parts[-1]):
+                loss = next_token_loss(self.model, part) * share
+                self.manual_backward(loss)
             total = total + loss.detach()
         return total
 

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from harness.sharding import by_matrix, local
+
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Quintic iteration of Jordan et al. 2024, which maps singular values to about 0.7 .. 1.2."""
 NS_STEPS = 5
@@ -85,17 +87,19 @@ class BatchedMuon(Optimizer):
         return loss
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        momentum, lr = group["momentum"], group["lr"]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        averages = [self._average(parameter) for parameter in parameters]
+        momentum, lr, shape = group["momentum"], group["lr"], parameters[0].shape
+        gradients = local([p.grad for p in parameters if p.grad is not None])
+        averages = local([self._average(parameter) for parameter in parameters])
+        rows = local(parameters)
         torch._foreach_lerp_(averages, gradients, 1 - momentum)
         directions = torch.stack(torch._foreach_lerp(gradients, averages, momentum))
         if directions.is_cuda:
             directions = directions.bfloat16()
-        updates = orthogonalise(directions).to(parameters[0].dtype).unbind()
-        scale = 0.2 * max(parameters[0].shape) ** 0.5
-        torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
-        torch._foreach_add_(parameters, updates, alpha=-lr * scale)
+        moved = by_matrix(orthogonalise, directions, parameters[0], shape[0])
+        updates = moved.to(rows[0].dtype).unbind()
+        scale = 0.2 * max(shape) ** 0.5
+        torch._foreach_mul_(rows, 1 - lr * group["weight_decay"])
+        torch._foreach_add_(rows, updates, alpha=-lr * scale)
 
     def _average(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]

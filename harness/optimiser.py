@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
 from harness.config import TrainConfig
 from harness.model import Transformer
 from harness.muon import BatchedMuon
+from harness.sharding import assembled, resharded
 
 Groups = dict[str, list[nn.Parameter]]
 
@@ -67,13 +69,13 @@ class JointOptimizer(Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """State of every part, in order."""
-        return {"parts": [part.state_dict() for part in self.parts]}
+        """State of every part, in order, of whole tensors; see :func:`assembled` where sharded."""
+        return {"parts": [assembled(part.state_dict()) for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore every part."""
+        """Restore every part, from a state of whole tensors."""
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
-            part.load_state_dict(state)
+            part.load_state_dict(resharded(state, part))
         self._share_groups()
 
 
@@ -127,7 +129,9 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 def clip_gradients(model: nn.Module, max_norm: float) -> torch.Tensor:
     """Clip the global gradient norm in place and return the norm before clipping.
 
-    ``max_norm = 0`` measures without clipping.
+    ``max_norm = 0`` measures without clipping. The norm is that of all processes' gradients where
+    these are sharded.
     """
     bound = max_norm if max_norm > 0 else float("inf")
-    return torch.nn.utils.clip_grad_norm_(model.parameters(), bound)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), bound)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -1,20 +1,20 @@
-"""Trains one run through Lightning's Trainer, resuming where an earlier attempt stopped."""
+"""Trains one run through Lightning's Trainer, resuming where an earlier attempt stopped.
+
+The same code runs in one process, or in each of several that share the run.
+"""
 
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import math
-import os
-import socket
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Trainer
+from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -22,14 +22,14 @@ from harness import provenance
 from harness.callbacks import (
     Checkpointer,
     Diagnostics,
+    Fence,
     Journal,
     Progress,
     StepCallback,
-    StopSignal,
     Validator,
     even_steps,
 )
-from harness.checkpoints import last_step, newest_checkpoint
+from harness.checkpoints import CheckpointFiles, newest_checkpoint, step_of
 from harness.config import Execution, RunConfig
 from harness.corpora import TokenCorpus, open_corpus
 from harness.data import (
@@ -38,17 +38,15 @@ from harness.data import (
     validation_batches,
     validation_bytes_per_token,
 )
+from harness.distributed import RankEnvironment, Ranks, ranks_of, strategy_of
 from harness.errors import DataError
+from harness.launch.ranks import sequences_per_rank
+from harness.memory import within_memory
 from harness.module import Batch, LanguageModel
 from harness.paths import RunPaths
-from harness.recording import build_record, utc_now
-from harness.records import (
-    PlannedRun,
-    RunRecord,
-    end_torn_line,
-    write_record,
-    write_text_atomically,
-)
+from harness.recording import build_record
+from harness.records import PlannedRun, RunRecord, read_record, write_record
+from harness.stop import Stop
 from recipes.base import Shape, get
 
 LIGHTNING_PRECISION = {"fp32": "32-true", "bf16": "bf16-mixed", "fp64": "64-true"}
@@ -62,15 +60,22 @@ DIAGNOSTIC_SEQUENCES = 8
 
 
 class StepDataset(IterableDataset[Batch]):
-    """The batches of steps ``first`` .. ``steps - 1``, each a pure function of (seed, step)."""
+    """The batches of steps ``first`` .. ``steps - 1``, each a pure function of (seed, step).
 
-    def __init__(self, batches: TokenBatches, first: int, steps: int) -> None:
-        self.batches, self.first, self.steps = batches, first, steps
+    Parameters
+    ----------
+    rows
+        Sequences of every global batch to yield.
+    """
+
+    def __init__(self, batches: TokenBatches, first: int, steps: int, rows: slice) -> None:
+        self.batches, self.first, self.steps, self.rows = batches, first, steps, rows
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield one global batch per optimiser step."""
+        """Yield this process's share of one global batch per optimiser step."""
         for step in range(self.first, self.steps):
-            yield {"step": step, "tokens": torch.from_numpy(self.batches.batch(step))}
+            tokens = self.batches.batch(step)[self.rows]
+            yield {"step": step, "tokens": torch.from_numpy(tokens)}
 
 
 def train(
@@ -78,21 +83,27 @@ def train(
     sweep: str,
     paths: RunPaths,
     execution: Execution,
-    stop: StopSignal,
+    stop: Stop,
     attempt: int = 1,
+    microbatch_seqs: int | None = None,
 ) -> RunRecord | None:
     """Train one run to its end, or to the next step boundary after a stop request.
+
+    A run of several processes is trained by calling this in each of them, which
+    :func:`harness.launch.ranks.train_in_ranks` does.
 
     Parameters
     ----------
     attempt
-        Number of this try, as :func:`open_attempt` gave it.
+        Number of this try; its folder exists.
+    microbatch_seqs
+        Sequences per forward pass of one process, in place of ``execution.microbatch_seqs``.
 
     Returns
     -------
     RunRecord or None
         The record, also written to ``record.json`` as the last act; None when the run was
-        interrupted and can be resumed.
+        interrupted and can be resumed, and on all processes but the first.
 
     Raises
     ------
@@ -100,21 +111,50 @@ def train(
         The corpus is not the one that the run was planned with.
     CheckpointError
         The run's folder holds a checkpoint of another run.
+    IsolossError
+        The batch cannot be split evenly over the processes.
+    OutOfMemory
+        The micro-batch was too large.
+    LeaseLost
+        Another process owns the run now; nothing has been written since that was noticed.
+    OSError
+        The run's folder cannot be written; carries the path.
     """
     config = RunConfig.model_validate(run.config)
+    ranks = ranks_of(execution)
+    share = sequences_per_rank(config, execution)
+    asked = microbatch_seqs or execution.microbatch_seqs or share
     corpus = _planned_corpus(config, run)
     _quiet_lightning()
     torch.set_num_threads(execution.threads)
     provenance.reset_peak_memory()
-    progress = _progress(run, config, corpus, paths, stop, attempt)
-    checkpoint = newest_checkpoint(paths)
-    module = _build_module(run, config, execution)
-    loader = _loader(corpus, config, run, last_step(paths) if checkpoint else 0)
-    trainer = _build_trainer(config, corpus, progress, execution)
-    trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=checkpoint is not None or None)
+    progress = _progress(run, config, corpus, paths, execution, stop, attempt, ranks)
+    microbatch = min(asked, share)
+
+    def fit() -> None:
+        module = LanguageModel(
+            config, run.run_id, run.vocab_size, run.cost.steps, execution, microbatch, ranks
+        )
+        _fit(module, config, corpus, progress, execution)
+
+    within_memory(fit, microbatch)
     if progress.interrupted:
         return None
-    return _record(run, sweep, paths, execution, progress.diverged_because)
+    return _record(run, sweep, progress, execution, microbatch if microbatch < share else None)
+
+
+def _fit(
+    module: LanguageModel,
+    config: RunConfig,
+    corpus: TokenCorpus,
+    progress: Progress,
+    execution: Execution,
+) -> None:
+    checkpoint = progress.ranks.told(lambda: newest_checkpoint(progress.paths))
+    first = step_of(checkpoint) if checkpoint else 0
+    loader = _loader(corpus, config, progress, first)
+    trainer = _build_trainer(config, corpus, progress, execution)
+    trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=checkpoint is not None or None)
 
 
 def _planned_corpus(config: RunConfig, run: PlannedRun) -> TokenCorpus:
@@ -135,33 +175,15 @@ def _quiet_lightning() -> None:
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 
 
-def open_attempt(paths: RunPaths) -> int:
-    """Begin a new try at a run: number it, say who makes it, mend files that a kill left torn."""
-    number = paths.n_attempts() + 1
-    about = {
-        "attempt": number,
-        "started_at": utc_now(),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "code_version": provenance.code_version(),
-        "library_versions": provenance.library_versions(),
-    }
-    paths.attempt(number).mkdir(parents=True)
-    write_text_atomically(
-        paths.attempt(number) / "attempt.json", json.dumps(about, indent=2) + "\n"
-    )
-    for file in (paths.metrics, paths.diagnostics):
-        end_torn_line(file)
-    return number
-
-
 def _progress(
     run: PlannedRun,
     config: RunConfig,
     corpus: TokenCorpus,
     paths: RunPaths,
-    stop: StopSignal,
+    execution: Execution,
+    stop: Stop,
     attempt: int,
+    ranks: Ranks,
 ) -> Progress:
     bytes_per_token = validation_bytes_per_token(
         corpus, seq_len=config.data.seq_len, eval_tokens=config.train.eval_tokens
@@ -174,25 +196,13 @@ def _progress(
         flops_per_token=run.cost.flops_per_token,
         nats_to_bits_per_byte=bits_per_byte(1.0, bytes_per_token),
         stop=stop,
+        checkpoint_every_s=execution.checkpoint_every_s,
+        ranks=ranks,
     )
-
-
-def _build_module(run: PlannedRun, config: RunConfig, execution: Execution) -> LanguageModel:
-    sequences = config.train.batch_tokens // config.data.seq_len
-    module = LanguageModel(
-        config,
-        run.run_id,
-        run.vocab_size,
-        run.cost.steps,
-        microbatch_seqs=execution.microbatch_seqs or sequences,
-    )
-    module.model.residual.use_kernel(execution.kernel)
-    module.model.recompute = execution.recompute
-    return module
 
 
 def _loader(
-    corpus: TokenCorpus, config: RunConfig, run: PlannedRun, first: int
+    corpus: TokenCorpus, config: RunConfig, progress: Progress, first: int
 ) -> DataLoader[Batch]:
     batches = TokenBatches(
         corpus,
@@ -200,18 +210,33 @@ def _loader(
         batch_tokens=config.train.batch_tokens,
         seed=config.seed,
     )
-    return DataLoader(StepDataset(batches, first, run.cost.steps), batch_size=None)
+    rows = progress.ranks.rows(batches.n_sequences)
+    return DataLoader(StepDataset(batches, first, progress.steps, rows), batch_size=None)
+
+
+class _NoSignals(_SignalConnector):
+    """Leaves the signals of the process alone.
+
+    Lightning's handler of SIGTERM broadcasts between processes from inside the handler and ends the
+    process unsaved at the next batch.
+    """
+
+    def register_signal_handlers(self) -> None:
+        """Register nothing."""
 
 
 def _build_trainer(
     config: RunConfig, corpus: TokenCorpus, progress: Progress, execution: Execution
 ) -> Trainer:
-    """Build a Trainer that owns the loop and nothing else: logs, checkpoints and signals are
-    ours.
+    """Build a Trainer that owns the loop and nothing else: logs, checkpoints, processes and
+    signals are ours.
     """
-    return Trainer(
+    alone = progress.ranks.size == 1
+    trainer = Trainer(
         accelerator="auto",
-        devices=1,
+        strategy="auto" if alone else strategy_of(execution),
+        devices=execution.devices,
+        num_nodes=execution.nodes,
         precision=LIGHTNING_PRECISION[config.train.precision],  # type: ignore[arg-type]
         max_steps=progress.steps,
         max_epochs=-1,
@@ -221,10 +246,13 @@ def _build_trainer(
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
-        default_root_dir=progress.paths.root,
-        plugins=[LightningEnvironment()],
+        # No such folder: under Slurm, Lightning resumes by itself from one that holds hpc_ckpt_N.
+        default_root_dir=progress.paths.root / "none",
+        plugins=[RankEnvironment(progress.ranks), CheckpointFiles()],
         callbacks=list(_callbacks(config, corpus, progress, execution)),
     )
+    trainer._signal_connector = _NoSignals(trainer)
+    return trainer
 
 
 def _callbacks(
@@ -234,10 +262,11 @@ def _callbacks(
     loss_limit = RUNAWAY * math.log(corpus.info.vocab_size)
     diagnostic = even_steps(progress.steps, execution.n_diagnostics)
     return [
+        Fence(progress),
         Journal(progress, execution.log_every, loss_limit),
         Validator(progress, even_steps(progress.steps, execution.n_evals), batches),
         Diagnostics(progress, diagnostic, lambda: batches()[0][:DIAGNOSTIC_SEQUENCES]),
-        Checkpointer(progress, execution.checkpoint_every_s),
+        Checkpointer(progress),
     ]
 
 
@@ -254,31 +283,38 @@ def _validation(config: RunConfig, corpus: TokenCorpus) -> list[Tensor]:
 def _record(
     run: PlannedRun,
     sweep: str,
-    paths: RunPaths,
+    progress: Progress,
     execution: Execution,
-    diverged_because: str | None,
-) -> RunRecord:
+    microbatch_seqs: int | None,
+) -> RunRecord | None:
+    peak_bytes = progress.ranks.largest(provenance.peak_memory_bytes() or 0)
+    if not progress.ranks.first:
+        return None
+    machine = {"peak_bytes": int(peak_bytes) or None, "microbatch_seqs": microbatch_seqs}
+    why = progress.diverged_because
     record = build_record(
         run,
         sweep,
-        paths,
-        status="diverged" if diverged_because else "done",
+        progress.paths,
+        status="diverged" if why else "done",
         block_size=depth_block_size(run),
-        provenance=describe_machine(execution),
-        reason=f"diverged: {diverged_because}" if diverged_because else None,
+        provenance=describe_machine(execution) | machine,
+        reason=f"diverged: {why}" if why else None,
     )
-    write_record(paths.record, record)
-    return record
+    progress.check_owner()
+    written = write_record(progress.paths.record, record)
+    return record if written else read_record(progress.paths.record)
 
 
 def describe_machine(execution: Execution) -> dict[str, Any]:
-    """Collect the provenance fields of a record."""
+    """Collect the provenance fields of a record; the peak speed is that of all processes."""
+    processes = execution.devices * execution.nodes
     return {
         "code_version": provenance.code_version(),
         "library_versions": provenance.library_versions(),
-        "hardware": provenance.hardware(execution.threads),
+        "hardware": provenance.hardware(execution.threads, processes),
         "peak_bytes": provenance.peak_memory_bytes(),
-        "peak_flops_per_s": provenance.peak_flops_per_s(),
+        "peak_flops_per_s": provenance.peak_flops_per_s() * processes,
     }
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from harness.callbacks import StopSignal, even_steps
+from harness.callbacks import even_steps
 from harness.checkpoints import newest_checkpoint
 from harness.config import Execution
 from harness.errors import CheckpointError, DataError
 from harness.paths import RunPaths, SweepPaths
 from harness.records import PlannedRun, RunRecord, append_jsonl, read_jsonl, read_record
-from harness.training import open_attempt, train
+from harness.stop import StopSignal
+from harness.training import train
 from tests.conftest import plan_run, run_folder
 
 QUICK = Execution(n_evals=2, log_every=1, n_diagnostics=1)
@@ -33,11 +35,17 @@ class StopAt(StopSignal):
         return self.left <= 0
 
 
+def begin_attempt(paths: RunPaths) -> int:
+    number = paths.n_attempts() + 1
+    paths.attempt(number).mkdir(parents=True)
+    return number
+
+
 def train_once(
     run: PlannedRun, paths: RunPaths, execution: Execution = QUICK, stop: StopSignal | None = None
 ) -> RunRecord | None:
     return train(
-        run, "test", paths, execution, StopSignal() if stop is None else stop, open_attempt(paths)
+        run, "test", paths, execution, StopSignal() if stop is None else stop, begin_attempt(paths)
     )
 
 
@@ -65,8 +73,12 @@ def test_a_run_ends_with_a_complete_record(sweep: SweepPaths) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_a_stopped_run_resumes_bit_for_bit(sweep: SweepPaths, optimizer: str) -> None:
-    run = plan_run("block", {"block_size": 2}, train={"optimizer": optimizer})
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_a_stopped_run_resumes_bit_for_bit(
+    sweep: SweepPaths, optimizer: str, precision: str
+) -> None:
+    settings = {"optimizer": optimizer, "precision": precision}
+    run = plan_run("block", {"block_size": 2}, train=settings)
     undisturbed = run_folder(SweepPaths(sweep.root / "undisturbed"), run)
     expected = train_once(run, undisturbed)
     paths = run_folder(sweep, run)
@@ -81,17 +93,59 @@ def test_a_stopped_run_resumes_bit_for_bit(sweep: SweepPaths, optimizer: str) ->
     assert losses(paths) == losses(undisturbed)
 
 
-def test_a_damaged_checkpoint_falls_back_on_the_one_before(sweep: SweepPaths) -> None:
-    run = plan_run()
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
+    """A run stopped after seven steps with its newest two checkpoints."""
+    run, sweep = plan_run(), SweepPaths(tmp_path_factory.mktemp("whole"))
     paths = run_folder(sweep, run)
     eager = QUICK.model_copy(update={"checkpoint_every_s": 1e-9})
     assert train_once(run, paths, eager, StopAt(7)) is None
-    newest, older = sorted(paths.checkpoints.glob("*.ckpt"), reverse=True)
-    newest.write_bytes(newest.read_bytes()[:1000])
+    return paths
+
+
+def copied(paths: RunPaths, sweep: SweepPaths) -> tuple[RunPaths, Path, Path]:
+    """A copy of a run's folder, with its newest and its older checkpoint."""
+    copy = sweep.run(paths.run_id)
+    shutil.copytree(paths.root, copy.root)
+    newest, older = sorted(copy.checkpoints.glob("*.ckpt"), reverse=True)
+    return copy, newest, older
+
+
+@pytest.mark.parametrize(
+    "share", [0.0, 1e-5, 1e-4, 0.01, 0.2, 0.4, 0.6, 0.8, 0.98, 0.9999, 0.99999]
+)
+def test_a_checkpoint_cut_anywhere_falls_back_on_the_one_before(
+    sweep: SweepPaths, two_checkpoints: RunPaths, share: float
+) -> None:
+    paths, newest, older = copied(two_checkpoints, sweep)
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[: int(share * len(whole))])
     assert newest_checkpoint(paths) == older
     assert newest.with_suffix(".damaged").exists()
     older.write_bytes(b"")
     assert newest_checkpoint(paths) is None
+
+
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.5, 0.7, 0.995])
+def test_a_checkpoint_with_one_changed_byte_falls_back_on_the_one_before(
+    sweep: SweepPaths, two_checkpoints: RunPaths, share: float
+) -> None:
+    paths, newest, older = copied(two_checkpoints, sweep)
+    altered = bytearray(newest.read_bytes())
+    altered[int(share * len(altered))] ^= 0x55
+    newest.write_bytes(altered)
+    assert newest_checkpoint(paths) == older
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_called_damaged(
+    sweep: SweepPaths, two_checkpoints: RunPaths
+) -> None:
+    paths, newest, _ = copied(two_checkpoints, sweep)
+    newest.unlink()
+    newest.mkdir()
+    with pytest.raises(IsADirectoryError):
+        newest_checkpoint(paths)
+    assert newest.exists()
 
 
 def test_a_checkpoint_of_another_run_is_refused(sweep: SweepPaths) -> None:
@@ -157,7 +211,7 @@ def test_logging_less_often_hides_no_divergence(sweep: SweepPaths) -> None:
 def test_wall_time_counts_attempts_whose_steps_were_all_repeated(sweep: SweepPaths) -> None:
     run = plan_run()
     paths = run_folder(sweep, run)
-    open_attempt(paths)
+    begin_attempt(paths)
     lost = {"kind": "train", "step": 1, "loss_nats": 5.0, "step_time_s": 1.0, "attempt": 1}
     append_jsonl(paths.metrics, lost | {"elapsed_s": 600.0})
     record = train_once(run, paths)
@@ -234,13 +288,13 @@ def test_frozen_zero_queries_reproduce_the_standard_curve(
     torch.testing.assert_close(curves[1], curves[0], rtol=0, atol=1e-4)
 
 
-def test_config_and_attempt_say_where_a_run_comes_from(sweep: SweepPaths, tmp_path: Path) -> None:
+def test_a_record_says_where_a_run_comes_from(sweep: SweepPaths) -> None:
     run = plan_run()
     paths = run_folder(sweep, run)
     train_once(run, paths)
-    about = json.loads((paths.attempt(1) / "attempt.json").read_text())
-    assert about["library_versions"]["torch"] == torch.__version__
-    assert about["code_version"]
     record = read_record(paths.record)
     assert record is not None
+    assert record.library_versions["torch"] == torch.__version__
+    assert record.code_version
     assert record.hardware["device"]
+    assert record.microbatch_seqs is None
