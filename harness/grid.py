@@ -1,9 +1,9 @@
 """A grid file as a typed sweep: the one entry from YAML to runs.
 
 ``load_grid`` reads the whole file, notes every mistake with file, line and dotted path, and only
-then returns. Rules are expanded in :mod:`harness.expand` and typed in :mod:`harness.resolve`. Knows
-nothing of costs or results. Limits: ``tune`` and ``slurm`` are refused, as this version does not
-run them.
+then returns. Rules are expanded in :mod:`harness.expand` and typed in :mod:`harness.resolve`, the
+``slurm`` block in :mod:`harness.slurm.block`. Knows nothing of costs or results. Limits: ``tune``
+is refused, as this version does not run it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from harness.fields import LEAVES, MAX_SEED, SECTIONS, Choice, Reader, Setting
 from harness.identity import residual_label
 from harness.problems import HINTS, Problems, explain, show, unknown_key
 from harness.resolve import GridRun, Resolver
+from harness.slurm.block import lay_over_profile, read_block
+from harness.slurm.options import Slurm
 from harness.yaml12 import Document, Loc, parse_yaml, read_yaml, sweep_name_fault
 from recipes.base import RecipeError, Shape, get, parse_options
 
 S = TypeVar("S", bound=Strict)
-NOT_YET = {
-    "tune": "this version does not search hyperparameters",
-    "slurm": "this version runs grids on this machine only",
-}
+NOT_YET = {"tune": "this version does not search hyperparameters"}
 
 
 class Limits(Strict):
@@ -48,8 +47,9 @@ class Limits(Strict):
 class Mlflow(Strict):
     """The mirror of the records in MLflow."""
 
-    mode: Literal["direct", "off"] = "direct"
-    """direct: one process beside the workers mirrors the run folders. off: no MLflow at all."""
+    mode: Literal["direct", "sync", "off"] = "direct"
+    """direct: one process beside the workers mirrors the run folders. sync: nothing runs beside
+    them; `isoloss sync` brings the mirror up to date. off: no MLflow at all."""
 
 
 class Analysis(Strict):
@@ -65,7 +65,7 @@ TOP_LEVEL = (
 )
 ANY_RECIPE = ("auto", "torch", "cached")
 """Kernels that compute every recipe."""
-_SET_BESIDE_BASE = ("sweep", "seeds", "limits", "mlflow", "analysis", "execution")
+_SET_BESIDE_BASE = ("sweep", "seeds", "limits", "slurm", "mlflow", "analysis", "execution")
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,8 @@ class Grid:
     """Arm that multipliers compare with."""
     execution: Execution
     limits: Limits
+    slurm: Slurm | None
+    """How it is submitted to Slurm; None where neither grid nor profile says so."""
     mlflow: Mlflow
     rules: tuple[RuleCount, ...]
     """What each rule did, in the order of application."""
@@ -96,6 +98,7 @@ class Grid:
 def load_grid(
     path: Path,
     overrides: Sequence[str] = (),
+    profile: Path | None = None,
     *,
     describe: Callable[[str], corpora.CorpusInfo] = corpora.describe,
 ) -> Grid:
@@ -107,14 +110,16 @@ def load_grid(
         The grid.
     overrides
         ``key=value`` texts of ``--set``: dotted fields of ``base``, or keys under ``execution``,
-        ``limits``, ``mlflow``, ``analysis``, ``sweep``, ``seeds``. Values are YAML.
+        ``limits``, ``slurm``, ``mlflow``, ``analysis``, ``sweep``, ``seeds``. Values are YAML.
+    profile
+        A file with a ``slurm`` block to lie under the grid's own.
     describe
         Looks a corpus up by name or folder.
 
     Raises
     ------
     GridError
-        Every mistake of the file, each once, with file, line and dotted path.
+        Every mistake of the files, each once, with file, line and dotted path.
     """
     document = read_yaml(path)
     problems = Problems(document)
@@ -125,6 +130,8 @@ def load_grid(
         problems.raise_if_any()
     reader = Reader(problems)
     settings = _apply_overrides(reader, overrides)
+    if profile is not None:
+        lay_over_profile(problems, profile)
     value = document.value
     _check_top_level(reader, value)
     fault = sweep_name_fault(value)
@@ -142,6 +149,8 @@ def load_grid(
         _check_count(problems, limits, len(runs))
         _check_kernel(problems, execution.kernel, runs)
     notices = _notices(document, counts, repeats)
+    configs = [] if problems else [run.config for run in runs]
+    slurm = read_block(reader, execution, configs, notices)
     baseline = _baseline(reader, analysis, "analysis" in value, runs, notices)
     problems.raise_if_any()
     return Grid(
@@ -153,6 +162,7 @@ def load_grid(
         baseline=baseline,
         execution=execution,
         limits=limits,
+        slurm=slurm,
         mlflow=mlflow,
         rules=tuple(counts),
         n_repeats=sum(repeats.values()),

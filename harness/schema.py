@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from harness.config import Budget, Execution, RunConfig
 from harness.fields import BUDGET, LEAVES, MAX_SEED, SECTIONS
 from harness.grid import Analysis, Limits, Mlflow
+from harness.slurm.options import Slurm
 from harness.yaml12 import RESERVED_SWEEPS, SWEEP_NAME
 from recipes.base import Residual, available
 
@@ -64,6 +65,7 @@ def grid_schema(recipes: Mapping[str, type[Residual]] | None = None) -> Schema:
             "description": "Replicates, paired across arms; never tuned.",
         },
         "limits": _inlined(Limits),
+        "slurm": _slurm(condition),
         "mlflow": _inlined(Mlflow),
         "analysis": _inlined(Analysis),
         "execution": _inlined(Execution),
@@ -111,6 +113,14 @@ def _residual(recipes: Mapping[str, type[Residual]]) -> Schema:
 def _options(recipe: type[Residual]) -> Schema:
     properties: Schema = _inlined(recipe.Options).get("properties", {})
     return properties
+
+
+def _slurm(condition: Schema) -> Schema:
+    """Schema of the ``slurm`` block, whose overrides choose runs as ``when`` does."""
+    schema = _inlined(Slurm)
+    override = schema["properties"]["overrides"]["items"]["properties"]
+    override["if"] = {**condition, "minProperties": 1, "description": override["if"]["description"]}
+    return schema
 
 
 def _partial(section: str) -> Schema:

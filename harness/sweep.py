@@ -1,21 +1,20 @@
-"""Holds what a grid wants against what exists, and carries out the difference on this machine."""
+"""Holds what a grid wants against what exists, and hands the difference to workers."""
 
 from __future__ import annotations
 
 import os
-import statistics
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.claim import claim
 from harness.config import Execution
-from harness.errors import IsolossError
 from harness.job import Job
 from harness.launch.local import Outcome, run_local
 from harness.paths import SweepPaths
-from harness.records import Manifest, PlannedRun, read_record
+from harness.records import Manifest, PlannedRun
+from harness.slurm.types import Place
+from harness.snapshot import take_snapshot
 from harness.status import RunState, run_folders, sweep_states
 
 
@@ -25,20 +24,41 @@ class Difference:
 
     new: list[RunState]
     resumable: list[RunState]
+    queued: list[RunState]
+    """Submitted to Slurm; what merely waits in another `isoloss run` on a machine may be shared."""
     running: list[RunState]
-    """In the hands of another `isoloss run`."""
     done: list[RunState]
     diverged: list[RunState]
     failed: list[RunState]
-    """Left alone until `isoloss retry`; cancelled runs too."""
+    """Left alone until `isoloss retry`."""
+    cancelled: list[RunState]
+    """Likewise."""
     unwanted: list[str]
-    """Ids on disk that the grid no longer asks for; never deleted."""
+    """Ids on disk that the grid no longer asks for; their files are never deleted."""
+    states: list[RunState] = field(default_factory=list)
+    """All runs of the grid, in its order."""
+    unwanted_alive: list[str] = field(default_factory=list)
+    """Those of them that are running or queued; cancelled only by `--prune`."""
 
     @property
     def todo(self) -> list[RunState]:
-        """Runs to execute: resumable ones first, then new ones from the most expensive down."""
-        fresh = sorted(self.new, key=lambda state: -state.run.cost.flops)
-        return [*self.resumable, *fresh]
+        """Runs to start: resumable ones first, then new ones, the cheapest of every arm ahead and
+        the rest from the most expensive down.
+        """
+        fresh = sorted(self.new, key=lambda state: state.run.cost.flops)
+        proven = {state.run.arm for state in (*self.done, *self.diverged, *self.resumable)}
+        ahead: dict[str, RunState] = {}
+        for state in fresh:
+            if state.run.arm not in proven:
+                ahead.setdefault(state.run.arm, state)
+        first = {state.run.run_id for state in ahead.values()}
+        rest = [state for state in reversed(fresh) if state.run.run_id not in first]
+        return [*self.resumable, *ahead.values(), *rest]
+
+    @property
+    def proven_arms(self) -> set[str]:
+        """Arms of which a run has trained to its end."""
+        return {state.run.arm for state in (*self.done, *self.diverged)}
 
     @property
     def edited(self) -> list[str]:
@@ -57,36 +77,79 @@ class Difference:
 
     def describe(self) -> str:
         """One line: how many runs are in which part."""
+        alive = len(self.unwanted_alive)
+        kept = f"kept; {alive} at work or queued, --prune cancels them" if alive else "kept"
         parts = [
             (len(self.new), "new"),
             (len(self.resumable), "to resume"),
-            (len(self.running), "running elsewhere"),
+            (len(self.queued), "queued"),
+            (len(self.running), "running"),
             (len(self.done), "done"),
             (len(self.diverged), "diverged"),
             (len(self.failed), "failed (isoloss retry starts them again)"),
-            (len(self.unwanted), "no longer in the grid (kept)"),
+            (len(self.cancelled), "cancelled (isoloss retry starts them again)"),
+            (len(self.unwanted), f"no longer in the grid ({kept})"),
         ]
         return ", ".join(f"{count} {what}" for count, what in parts if count) or "no runs"
 
 
-def difference(paths: SweepPaths, manifest: Manifest) -> Difference:
-    """Compare a manifest with the run folders."""
-    states = sweep_states(paths, manifest)
+def difference(
+    paths: SweepPaths, manifest: Manifest, places: Mapping[str, Place] | None = None
+) -> Difference:
+    """Compare a manifest with the run folders, and with what the scheduler has.
+
+    Parameters
+    ----------
+    places
+        Where the scheduler has runs, by run id; runs of older grids included.
+    """
+    places = places or {}
+    states = sweep_states(paths, manifest, places)
     wanted = {state.run.run_id for state in states}
+    stray = [run_id for run_id in run_folders(paths) if run_id not in wanted]
 
     def having(*statuses: str) -> list[RunState]:
         return [state for state in states if state.status in statuses]
 
-    waiting = having("planned", "queued")
+    # A live `isoloss run` may hold waiting runs, but leases keep two from doing one twice.
+    waiting = [s for s in having("planned", "queued") if s.place is None]
     return Difference(
         new=[state for state in waiting if not state.resumable],
         resumable=[state for state in waiting if state.resumable],
+        queued=[state for state in having("queued") if state.place is not None],
         running=having("running"),
         done=having("done"),
         diverged=having("diverged"),
-        failed=having("failed", "cancelled"),
-        unwanted=[run_id for run_id in run_folders(paths) if run_id not in wanted],
+        failed=having("failed"),
+        cancelled=having("cancelled"),
+        unwanted=stray,
+        states=states,
+        unwanted_alive=[run_id for run_id in stray if _is_alive(paths, run_id, places)],
     )
+
+
+def _is_alive(paths: SweepPaths, run_id: str, places: Mapping[str, Place]) -> bool:
+    from harness.lease import fs_now, look
+
+    run = paths.run(run_id)
+    if run.record.exists() or run.cancel.exists():
+        return False
+    return run_id in places or look(run.attempts, fs_now(paths.root)).taken
+
+
+def prepare(paths: SweepPaths, runs: list[PlannedRun]) -> Path:
+    """Build what runs need once, before any worker starts: corpora, and a snapshot of the code.
+
+    Returns
+    -------
+    Path
+        The snapshot.
+    """
+    from harness.corpora import open_corpus
+
+    for corpus in sorted({run.config["data"]["corpus"] for run in runs}):
+        open_corpus(corpus)
+    return take_snapshot(paths, sorted({run.config["residual"]["name"] for run in runs}))
 
 
 def execute(
@@ -99,86 +162,33 @@ def execute(
     mlflow: bool,
     on_poll: Callable[[], None],
 ) -> Outcome:
-    """Build what the runs need once, then execute them with local workers.
-
-    The corpora are built and the MLflow store is migrated before any worker starts.
-    """
-    from harness.corpora import open_corpus
-
-    for corpus in sorted({run.config["data"]["corpus"] for run in runs}):
-        open_corpus(corpus)
+    """Execute runs with local workers, MLflow's mirror beside them when asked for."""
     job = Job(sweep=sweep, sweep_dir=paths.root, runs=runs, execution=execution)
+    code = prepare(paths, runs)
     mirror = mirror_command(paths) if mlflow else None
-    return run_local(paths, job, workers=workers, mirror=mirror, on_poll=on_poll)
+    return run_local(paths, job, workers=workers, code=code, mirror=mirror, on_poll=on_poll)
 
 
-def default_workers() -> int:
-    """One worker per GPU, or one per core where there is none."""
+def default_workers(execution: Execution) -> int:
+    """Runs at a time: one per GPU, or per core where there is none; several devices count as one
+    run.
+    """
     import torch
 
-    return torch.cuda.device_count() or os.cpu_count() or 1
+    devices = torch.cuda.device_count() or os.cpu_count() or 1
+    return max(1, devices // execution.devices)
 
 
-def mirror_command(paths: SweepPaths) -> list[str]:
-    """Migrate the MLflow store and return the command that keeps it up to date."""
+def mirror_command(paths: SweepPaths, python: str = sys.executable) -> list[str]:
+    """Migrate the MLflow store and return the command that keeps it up to date.
+
+    Parameters
+    ----------
+    python
+        Interpreter that will run it.
+    """
     from harness.tracking import create_store
 
     create_store(paths)
     folder = [str(paths.root), "--results", str(paths.root.parent)]
-    return [sys.executable, "-m", "harness.cli", "sync", *folder, "--follow"]
-
-
-def measured_flops_per_s(paths: SweepPaths) -> float | None:
-    """Median training FLOPs per second of one worker over the finished runs; None before the
-    first.
-    """
-    records = (read_record(file) for file in paths.runs.glob("*/record.json"))
-    rates = [
-        record.flops / (record.steps * record.step_time_s)
-        for record in records
-        if record is not None and record.status == "done" and record.step_time_s
-    ]
-    return statistics.median(rates) if rates else None
-
-
-def reset_failed(paths: SweepPaths, manifest: Manifest) -> list[PlannedRun]:
-    """Set the records of failed runs aside, so that they run again; return those runs.
-
-    The old record stays in the folder of its last attempt.
-    """
-    reset = []
-    for run in manifest.runs:
-        here = paths.run(run.run_id)
-        record = read_record(here.record)
-        if record is None or record.status not in ("failed", "cancelled"):
-            continue
-        with claim(here.lock) as owner:
-            if owner:
-                here.record.rename(here.attempt(max(1, here.n_attempts())) / "record.json")
-                reset.append(run)
-    return reset
-
-
-def find_run(paths: SweepPaths, manifest: Manifest, prefix: str) -> PlannedRun:
-    """Find one run of a sweep by the beginning of its id.
-
-    Raises
-    ------
-    IsolossError
-        No run or several runs match.
-    """
-    matches = [run for run in manifest.runs if run.run_id.startswith(prefix)]
-    if len(matches) == 1:
-        return matches[0]
-    found = f"{len(matches)} runs match" if matches else "no run matches"
-    raise IsolossError(
-        f"{paths.root.name}: {found} '{prefix}'. "
-        f"`isoloss status {paths.root.name} --runs` lists them."
-    )
-
-
-def attempt_log(paths: SweepPaths, run: PlannedRun) -> Path | None:
-    """Path of the newest attempt's log; None when the run has not begun."""
-    here = paths.run(run.run_id)
-    number = here.n_attempts()
-    return here.attempt(number) / "log" if number else None
+    return [python, "-m", "harness.cli", "sync", *folder, "--follow"]

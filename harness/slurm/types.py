@@ -12,6 +12,13 @@ class SchedulerUnreachable(IsolossError):
     """The controller does not answer; nothing can be concluded about any job."""
 
 
+class NoSlurmHere(IsolossError):
+    """No client of a cluster: Slurm's commands are absent here, or no cluster is named.
+
+    Unlike silence of a controller, which may hide live jobs for a while, waiting does not help.
+    """
+
+
 @dataclass(frozen=True)
 class QueueTask:
     """One job, or one task of a job array, as squeue shows it."""

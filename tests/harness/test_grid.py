@@ -106,6 +106,11 @@ def test_the_number_of_runs_is_the_product_and_ids_are_unique(
     assert grid.n_repeats == 0
 
 
+@pytest.mark.parametrize("mode", ["direct", "sync", "off"])
+def test_the_mirror_has_three_modes(tmp_path: Path, mode: str) -> None:
+    assert load(tmp_path, f"{BASE}mlflow: {{mode: {mode}}}\n").mlflow.mode == mode
+
+
 def test_zip_columns_advance_together_and_groups_multiply(tmp_path: Path) -> None:
     text = BASE + (
         "zip:\n  - {model.n_layers: [2, 4], model.d_model: [32, 64]}\n"

@@ -53,12 +53,27 @@ def test_shipped_grids_are_valid(schema: dict[str, Any], path: Path) -> None:
         "seeds: [-1]",
         "execution: {threads: two}",
         "mlflow: {mode: maybe}",
-        "slurm: {}",
+        "slurm: {time: [1]}",
+        "slurm: {nodes: 2}",
+        "slurm: {signal: KILL}",
+        "slurm: {container: {image: x, runtime: docker}}",
+        "slurm: {overrides: [{time: 5}]}",
+        "slurm: {overrides: [{if: {}, time: 5}]}",
+        "slurm: {overrides: [{if: {model.d_modle: 5}, time: 5}]}",
     ],
 )
 def test_an_editor_sees_a_typed_mistake(schema: dict[str, Any], rule: str) -> None:
     assert _errors(schema, parse_yaml(BASE, "g").value) == []
     assert len(_errors(schema, parse_yaml(f"{BASE}{rule}\n", "g").value)) >= 1
+
+
+def test_a_slurm_block_is_valid(schema: dict[str, Any]) -> None:
+    block = (
+        "slurm:\n  time: 12:00:00\n  mem: 4000\n  gpus_per_node: a100:2\n  mail_type: [END, FAIL]\n"
+        "  setup: [module load cuda]\n  extra: {exclusive: true, nice: 5}\n"
+        "  overrides: [{if: {model.d_model: [64, 128], residual: block}, time: 90}]\n"
+    )
+    assert _errors(schema, parse_yaml(BASE + block, "g").value) == []
 
 
 def test_fields_carry_their_docstrings(schema: dict[str, Any]) -> None:

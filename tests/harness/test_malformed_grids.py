@@ -46,7 +46,7 @@ ONE_MISTAKE: dict[str, tuple[str, int, str, str]] = {
     "section at top level": (BASE + "train: {}\n", 6, "train", "write it under base"),
     "seed for seeds": (BASE + "seed: 1\n", 6, "seed", "write seeds: [0, 1]"),
     "tune": (BASE + "tune: {trials: 9}\n", 6, "tune", "does not search hyperparameters"),
-    "slurm": (BASE + "slurm: {time: 12:00:00}\n", 6, "slurm", "on this machine only"),
+    "slurm": (BASE + "slurm: {tiem: 12:00:00}\n", 6, "slurm.tiem", "did you mean 'time'?"),
     "unknown section": (
         _base("  train", "  optim: {}\n  train"), 5, "base.optim", "Known: residual"
     ),
@@ -226,7 +226,7 @@ ONE_MISTAKE: dict[str, tuple[str, int, str, str]] = {
         BASE + "execution: {checkpoint_every_s: 2:00}\n",
         6, "execution.checkpoint_every_s", "no base-60 numbers",
     ),
-    "mlflow": (BASE + "mlflow: {mode: on}\n", 6, "mlflow.mode", "one of 'direct', 'off'"),
+    "mlflow": (BASE + "mlflow: {mode: on}\n", 6, "mlflow.mode", "one of 'direct', 'sync', 'off'"),
     "baseline absent": (
         BASE + "analysis: {baseline: full}\n", 6, "analysis.baseline", "one of: standard"
     ),
