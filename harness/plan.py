@@ -1,23 +1,28 @@
 """What a grid would run and cost: pure, from a :class:`~harness.grid.Grid` to tables.
 
-Starts nothing and reads no results. Hours are stated only where a measured throughput is given.
+Starts nothing and reads no results. Hours are stated only where measured step times are given.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.config import SCHEMA_VERSION
+from harness.config import SCHEMA_VERSION, Execution
 from harness.cost import run_cost
 from harness.errors import GridError
 from harness.expand import RuleCount
 from harness.grid import Grid, collector_paused
+from harness.rates import Evidence, Pace, Rate, job_s, suggested_minutes
 from harness.records import Manifest, PlannedRun, RunCost
 from harness.resolve import GridRun
+from harness.slurm.options import by_resources
 from recipes.base import ResidualCost, source_sha256
 
+TRUST: tuple[Evidence, ...] = ("none", "scaled", "measured")
 MIN_LEVELS = 3
 """Sizes or budgets below which no interval can be given (``analysis.fit``)."""
 MANY_EPOCHS = 4.0
@@ -42,7 +47,27 @@ class ArmTotals:
     state_bytes_max: int
     """Estimated peak memory of its largest run."""
     hours: float | None
-    """Device hours; null while no throughput is known."""
+    """Device hours; None while no step time is known."""
+    evidence: Evidence
+    """How they are known, of the run known worst."""
+    source: str
+    """From where, in words."""
+
+
+@dataclass(frozen=True)
+class JobTime:
+    """Time that the jobs of runs with equal resources need under Slurm."""
+
+    runs: int
+    runs_per_job: int
+    at_once: int
+    longest_s: float
+    """Estimate for the job of the longest runs, its start not included."""
+    time_s: int | None
+    """Time limit asked for."""
+    max_requeues: int
+    suggested_minutes: int
+    """Time limit that leaves room."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +81,14 @@ class Plan:
     """Totals by arm, in the order of the grid."""
     rules: tuple[RuleCount, ...]
     notices: tuple[str, ...]
-    flops_per_s: float | None
-    """Measured training throughput behind the hours."""
+    device: str | None
+    """Name of the device that the hours are of."""
+    device_s: tuple[float | None, ...]
+    """Device seconds of every run; None where no step time is known."""
+    jobs: tuple[JobTime, ...] = ()
+    """Per group of equal resources, where the grid has a ``slurm`` block and times are known."""
+    slurm_notices: tuple[str, ...] = ()
+    """Time limits that do not fit; of no concern to a run on this machine."""
 
     @property
     def tokens(self) -> int:
@@ -71,20 +102,26 @@ class Plan:
 
     @property
     def hours(self) -> float | None:
-        """Device hours of all runs; None while no throughput is known."""
-        return None if self.flops_per_s is None else self.flops / self.flops_per_s / 3600
+        """Device hours of all runs; None while a step time is not known."""
+        return _hours(self.device_s)
+
+    def hours_of(self, run_ids: Iterable[str]) -> float | None:
+        """Device hours of some runs, from their start; None while a step time is not known."""
+        wanted = set(run_ids)
+        pairs = zip(self.runs, self.device_s, strict=True)
+        return _hours([seconds for run, seconds in pairs if run.run_id in wanted])
 
 
-def plan(grid: Grid, flops_per_s: float | None = None) -> Plan:
+def plan(grid: Grid, pace: Pace | None = None) -> Plan:
     """Price every run of a grid.
 
     Parameters
     ----------
     grid
         The grid.
-    flops_per_s
-        Training FLOPs per second of one worker, measured on runs of this sweep. None leaves the
-        hours unknown.
+    pace
+        Measured step times, as ``harness.pace.read_pace`` finds them. None leaves the hours
+        unknown.
 
     Raises
     ------
@@ -94,20 +131,101 @@ def plan(grid: Grid, flops_per_s: float | None = None) -> Plan:
     costs = _Costs()
     with collector_paused():
         runs = tuple(costs.planned(run) for run in grid.runs)
+        rates = _rates(runs, pace or Pace(None), grid.execution)
     _refuse_tiny_budgets(grid, runs)
-    arms = _totals(runs, flops_per_s)
-    notices = [*grid.notices, *_weak_design(grid, runs)]
+    device_s = tuple(r.device_s(run.cost.steps) for r, run in zip(rates, runs, strict=True))
+    jobs = _jobs(grid, device_s)
+    notices = (
+        *grid.notices,
+        *_weak_design(grid, runs),
+        *_check_hours(grid, _hours(device_s)),
+    )
+    return Plan(
+        sweep=grid.sweep,
+        baseline=grid.baseline,
+        runs=runs,
+        arms=_totals(runs, rates),
+        rules=grid.rules,
+        notices=notices,
+        device=pace.device if pace else None,
+        device_s=device_s,
+        jobs=jobs,
+        slurm_notices=tuple(text for job in jobs for text in _time_notices(grid, job)),
+    )
+
+
+def _check_hours(grid: Grid, hours: float | None) -> list[str]:
     limit = grid.limits.gpu_hours
-    made = Plan(grid.sweep, grid.baseline, runs, arms, grid.rules, tuple(notices), flops_per_s)
-    if limit is not None and made.hours is not None and made.hours > limit:
-        rule = f"the grid needs about {made.hours:.3g} device hours, more than {limit:g}"
-        raise GridError(
-            [grid.document.problem(("limits", "gpu_hours"), f"{rule}. Raise the limit.")]
-        )
-    if limit is not None and made.hours is None:
-        rule = "not checked: no throughput is known before a run of this sweep has ended."
-        notices.append(grid.document.problem(("limits", "gpu_hours"), rule))
-    return Plan(grid.sweep, grid.baseline, runs, arms, grid.rules, tuple(notices), flops_per_s)
+    if limit is None:
+        return []
+    loc = ("limits", "gpu_hours")
+    if hours is None:
+        rule = "not checked: no step time is known. Measure some with `isoloss bench`, or let a "
+        return [grid.document.problem(loc, f"{rule}run of this sweep end.")]
+    if hours > limit:
+        rule = f"the grid needs about {hours:.3g} device hours, more than {limit:g}"
+        raise GridError([grid.document.problem(loc, f"{rule}. Raise the limit.")])
+    return []
+
+
+def _hours(device_s: Sequence[float | None]) -> float | None:
+    known = [seconds for seconds in device_s if seconds is not None]
+    return sum(known) / 3600 if len(known) == len(device_s) else None
+
+
+def _rates(runs: Sequence[PlannedRun], pace: Pace, execution: Execution) -> list[Rate]:
+    """Rate of every run; runs that share their sections are looked up once."""
+    processes = execution.devices * execution.nodes
+    known: dict[tuple[Any, ...], Rate] = {}
+    rates = []
+    for run in runs:
+        sections = (run.config[name] for name in ("model", "data", "train"))
+        key = (run.arm, run.vocab_size, *map(id, sections))
+        if key not in known:
+            known[key] = pace.rate(run, execution.threads, processes)
+        rates.append(known[key])
+    return rates
+
+
+def _jobs(grid: Grid, device_s: Sequence[float | None]) -> tuple[JobTime, ...]:
+    if grid.slurm is None:
+        return ()
+    processes = grid.execution.devices * grid.execution.nodes
+    jobs = []
+    for options, indices in by_resources(grid.slurm, [run.config for run in grid.runs]):
+        seconds = [s / processes for i in indices if (s := device_s[i]) is not None]
+        if len(seconds) == len(indices):
+            packing = min(options.runs_per_job, len(indices)), options.workers
+            jobs.append(
+                JobTime(
+                    len(indices),
+                    *packing,
+                    longest_s=job_s(max(seconds), *packing),
+                    time_s=options.time_s,
+                    max_requeues=options.max_requeues,
+                    suggested_minutes=suggested_minutes(max(seconds), *packing),
+                )
+            )
+    return tuple(jobs)
+
+
+def _time_notices(grid: Grid, job: JobTime) -> list[str]:
+    """Say where a time limit does not fit the estimate."""
+    if job.time_s is None:
+        return []
+    limit, needed = f"{job.time_s / 60:.0f} min", f"about {job.longest_s / 60:.3g} min"
+    advice = f"Suggested: time: {job.suggested_minutes}."
+    requeues = math.ceil(job.longest_s / job.time_s) - 1
+    times = f"{requeues} requeue{'s' if requeues > 1 else ''}"
+    if requeues > job.max_requeues:
+        times += f", more than max_requeues {job.max_requeues}"
+    if requeues > 0:
+        text = f"the longest job needs {needed} of {limit}: {times}. {advice}"
+    elif 5 * 60 * job.suggested_minutes < job.time_s:
+        text = f"the longest job needs {needed} of {limit}; less time may start sooner. {advice}"
+    else:
+        return []
+    return [grid.document.problem(("slurm", "time"), text)]
 
 
 def to_manifest(grid: Grid, made: Plan, created_at: str | None = None) -> Manifest:
@@ -180,15 +298,16 @@ class _Costs:
         return self._recipes[id(residual)]
 
 
-def _totals(runs: tuple[PlannedRun, ...], flops_per_s: float | None) -> tuple[ArmTotals, ...]:
-    by_arm: dict[str, list[RunCost]] = {}
-    for run in runs:
-        by_arm.setdefault(run.arm, []).append(run.cost)
-    return tuple(_arm_totals(arm, costs, flops_per_s) for arm, costs in by_arm.items())
+def _totals(runs: Sequence[PlannedRun], rates: Sequence[Rate]) -> tuple[ArmTotals, ...]:
+    by_arm: dict[str, list[tuple[RunCost, Rate]]] = {}
+    for run, rate in zip(runs, rates, strict=True):
+        by_arm.setdefault(run.arm, []).append((run.cost, rate))
+    return tuple(_arm_totals(arm, members) for arm, members in by_arm.items())
 
 
-def _arm_totals(arm: str, costs: list[RunCost], flops_per_s: float | None) -> ArmTotals:
-    flops = sum(cost.flops for cost in costs)
+def _arm_totals(arm: str, members: list[tuple[RunCost, Rate]]) -> ArmTotals:
+    costs = [cost for cost, _ in members]
+    worst = min((rate for _, rate in members), key=lambda rate: TRUST.index(rate.evidence))
     return ArmTotals(
         arm=arm,
         runs=len(costs),
@@ -196,10 +315,12 @@ def _arm_totals(arm: str, costs: list[RunCost], flops_per_s: float | None) -> Ar
         n_params_max=max(cost.n_params for cost in costs),
         n_params_residual_max=max(cost.n_params_residual for cost in costs),
         tokens=sum(cost.tokens for cost in costs),
-        flops=flops,
+        flops=sum(cost.flops for cost in costs),
         flops_residual=sum(cost.flops_residual for cost in costs),
         state_bytes_max=max(cost.state_bytes for cost in costs),
-        hours=None if flops_per_s is None else flops / flops_per_s / 3600,
+        hours=_hours([rate.device_s(cost.steps) for cost, rate in members]),
+        evidence=worst.evidence,
+        source=worst.source,
     )
 
 
