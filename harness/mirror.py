@@ -1,51 +1,51 @@
-"""The MLflow mirror: one process that pushes what is new in a sweep's folder.
+"""The MLflow mirror: one process per sweep that pushes what is new in the sweep's folder.
 
 Training workers know nothing of it, so it can neither stop nor slow them. Deleting MLflow's store
-loses nothing: the next pass fills a new one. What is shown of a run is decided in
-``harness.mirror_view``; how it gets into MLflow, in ``harness.mirror_store``.
+loses nothing: the next pass fills a new one. Of the mirrors that follow a sweep, on whatever host,
+one has the lease; the others wait without importing MLflow. A pass is ``harness.mirror_pass``.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.claim import claim
-from harness.errors import DataError
-from harness.mirror_store import ShownRun, Store
-from harness.mirror_view import RUN_ID_TAG, RunView, file_sha, is_running, view_run
-from harness.mlflow_api import STORE_ERRORS, is_outage, silence
+from harness.errors import IsolossError, LeaseLost
+from harness.holder import slurm_job
+from harness.lease import Lease, acquire, terms_of
 from harness.paths import RunPaths, SweepPaths
-from harness.records import Manifest, PlannedRun, read_manifest
 from harness.tracking import check_uri
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from harness.mirror_pass import Pusher
+
 log = logging.getLogger("isoloss.mirror")
 
 Figures = Callable[[RunPaths], "dict[str, Figure]"]
-Stamp = tuple[object, ...]
-"""What tells whether a file or a run's folder has changed since it was last looked at."""
 
+WAIT_S = 20.0
+"""Pause between two tries to take the place of another mirror."""
 LONGEST_PAUSE_S = 60.0
 """Longest pause between two tries while the store is away."""
-LAST_TRIES = 3
-"""Tries to complete the mirror at the end of ``follow`` before it is left to ``isoloss sync``."""
 LAST_PAUSE_S = 2.0
-"""Pause between them."""
+"""Pause between the tries to complete the mirror at the end of ``follow``."""
+LAST_TRIES = 3
+"""So many of them before it is left to ``isoloss sync``."""
+LOCAL_PATIENCE_S, SLURM_PATIENCE_S = 100.0, 20.0
+"""How long the end of ``follow`` may take; Slurm kills 30 s after it has asked to stop."""
 GLANCE_S = 0.2
 """How often a pause looks whether to stop."""
-MESSAGE_CHARS = 200
-"""How much of MLflow's own message is passed on."""
 REPORTED = 3
 """Problems written out; more are counted."""
+KEPT_TERMS = 5
+"""Terms of former mirrors that are left to look at."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,9 @@ class SyncResult:
     problems: tuple[str, ...] = ()
     """What could not be mirrored, one line each; the next pass tries again."""
     reached: bool = True
-    """False when the store was away: the pass stopped early."""
+    """False when the pass stopped early, mostly because the store was away."""
+    n_refused: int = 0
+    """Runs of which the store did not take something."""
 
 
 class Mirror:
@@ -70,7 +72,7 @@ class Mirror:
     Parameters
     ----------
     tracking_uri
-        As returned by :func:`harness.tracking.create_store`.
+        As returned by :func:`harness.tracking.tracking_uri`.
     figures
         Makes the figures of a run that has ended, by file name; None for no figures.
 
@@ -84,18 +86,14 @@ class Mirror:
         self, paths: SweepPaths, tracking_uri: str, figures: Figures | None = None
     ) -> None:
         check_uri(tracking_uri)
-        silence()
         self.paths, self.tracking_uri, self.figures = paths, tracking_uri, figures
-        self.lock = paths.mirror_lock
-        self._store: Store | None = None
-        self._shown: dict[str, ShownRun] = {}
-        self._stamps: dict[str, Stamp] = {}
-        self._final: set[str] = set()
-        self._manifest: tuple[Stamp, Manifest] | None = None
+        self._pusher: Pusher | None = None
+        self._lease: Lease | None = None
+        self._served = 0
         self._reported: tuple[str, ...] = ()
 
     def sync(self) -> SyncResult:
-        """Push everything that is new, once; idempotent.
+        """Push everything that is new, once; idempotent. Looks at every run that MLflow shows.
 
         Troubles of the store are returned as problems, never raised.
 
@@ -103,42 +101,102 @@ class Mirror:
         ------
         DataError
             The sweep has no manifest.
+        OSError
+            Its folder cannot be written.
         """
-        with claim(self.lock) as owner:
-            if owner:
-                return self._pass()
-        return SyncResult(0, 0, 0, ("another mirror is at work on this sweep",), reached=False)
+        if not self._take():
+            return _nothing("another mirror is at work on this sweep")
+        try:
+            return self._at_work(trusting=False).run(lambda: False, last=True)
+        except LeaseLost:
+            return _nothing("another mirror has taken over")
+        finally:
+            self._give_up()
 
-    def follow(self, should_stop: Callable[[], bool], interval_s: float = 5.0) -> None:
+    def follow(
+        self,
+        should_stop: Callable[[], bool],
+        interval_s: float = 5.0,
+        *,
+        wait_s: float = WAIT_S,
+        patience_s: float | None = None,
+    ) -> None:
         """Push what is new every ``interval_s`` until asked to stop, then once more.
 
         While the store is away, tries get rarer (up to one a minute) and nothing is lost. When
-        another mirror follows the sweep already, this one waits to take its place.
-        """
-        while True:
-            with claim(self.lock) as owner:
-                if owner:
-                    self._follow(should_stop, interval_s)
-                    return
-            if should_stop():
-                log.info("another mirror follows this sweep; it will complete it")
-                return
-            _pause(interval_s, should_stop)
+        another mirror follows the sweep already, this one waits to take its place. Runs that a
+        mirror has completed are not looked at again: one that was deleted from MLflow by hand comes
+        back with :meth:`sync`. Never raises for what can go wrong outside the code.
 
-    def _follow(self, should_stop: Callable[[], bool], interval_s: float) -> None:
+        Parameters
+        ----------
+        wait_s
+            Pause between two tries to take the place of another mirror.
+        patience_s
+            How long completing the mirror may take after the stop; default: what Slurm grants, or
+            the local pool.
+        """
+        if patience_s is None:
+            patience_s = SLURM_PATIENCE_S if slurm_job() else LOCAL_PATIENCE_S
+        stop = _Stop(should_stop, patience_s)
+        while not stop():
+            if self._tried_to_take():
+                self._serve(stop, interval_s)
+            else:
+                _pause(wait_s, stop)
+        self._complete(stop)
+
+    def _serve(self, stop: _Stop, interval_s: float) -> None:
+        """Push until asked to stop, or until the lease is lost."""
         pause_s = interval_s
-        while not should_stop():
-            result = self._pass()
-            self._report(result)
-            pause_s = interval_s if result.reached else min(2 * pause_s, LONGEST_PAUSE_S)
-            _pause(pause_s, should_stop)
-        for _ in range(LAST_TRIES):
-            result = self._pass()
-            self._report(result)
-            if result.reached:
+        while not stop():
+            result = self._pass(stop)
+            if result is None:
                 return
-            time.sleep(LAST_PAUSE_S)
-        log.warning("MLflow is incomplete; bring it up to date with: isoloss sync GRID")
+            smooth = result.reached and not result.n_refused
+            pause_s = interval_s if smooth else min(2 * pause_s, LONGEST_PAUSE_S)
+            _pause(pause_s, stop)
+
+    def _complete(self, stop: _Stop) -> None:
+        """Push once more, unless whoever has the lease will.
+
+        Every mirror that ends leaves a fresh mark behind, and looks at it again after it gave its
+        lease up. So of two that end at once, one sees that the other came too late for its pass.
+        """
+        self._leave_mark()
+        while self._tried_to_take():
+            mark, complete = self._read_mark(), self._last_passes(stop)
+            self._give_up()
+            if not complete:
+                log.warning("MLflow is incomplete; bring it up to date with: isoloss sync GRID")
+                return
+            if mark == self._read_mark():
+                return
+        log.info("another mirror follows this sweep; it will complete it")
+
+    def _last_passes(self, stop: _Stop) -> bool:
+        for number in range(LAST_TRIES):
+            if number:
+                time.sleep(LAST_PAUSE_S)
+            result = self._pass(stop, last=True)
+            if result is None or (result.reached and not result.n_refused):
+                return True
+            if stop.is_late():
+                break
+        return False
+
+    def _pass(self, stop: _Stop, *, last: bool = False) -> SyncResult | None:
+        """One pass, reported; None when the lease was lost."""
+        try:
+            result = self._at_work(trusting=True).run(stop.is_late, last=last)
+        except LeaseLost:
+            log.info("another mirror has taken over")
+            self._lease = None
+            return None
+        except (IsolossError, OSError) as error:
+            result = _nothing(str(error))
+        self._report(result)
+        return result
 
     def _report(self, result: SyncResult) -> None:
         """Log problems when they change, not every few seconds."""
@@ -152,131 +210,85 @@ class Mirror:
             log.info("MLflow is up to date again: %d runs", result.n_runs)
         self._reported = result.problems
 
-    def _pass(self) -> SyncResult:
-        manifest = self._read_manifest()
+    def _take(self) -> bool:
+        """Take the lease, unless this mirror has it; return whether it has it now."""
+        if self._lease is not None and not self._lease.lost:
+            return True
+        self._lease = acquire(self.paths.mirror_terms)
+        if self._lease is None:
+            return False
+        if self._lease.number != self._served + 1:
+            self._pusher = None
+        self._served = self._lease.number
+        self._prune()
+        return True
+
+    def _tried_to_take(self) -> bool:
         try:
-            store = self._met(manifest)
-        except STORE_ERRORS as error:
-            return SyncResult(0, 0, 0, (self._describe(error),), reached=False)
-        problems: list[str] = []
-        n_points, reached = 0, True
-        for run in manifest.runs:
-            try:
-                n_points += self._push(store, run, manifest.sweep, problems)
-            except DataError as error:
-                problems.append(f"{run.run_id}: {error}")
-            except STORE_ERRORS as error:
-                self._store = None
-                problems.append(f"{run.run_id}: {self._describe(error)}")
-                if is_outage(error):
-                    reached = False
-                    break
-        wanted = {run.run_id for run in manifest.runs}
-        n_runs, n_final = len(wanted & self._shown.keys()), len(wanted & self._final)
-        return SyncResult(n_runs, n_points, n_final, tuple(problems), reached)
+            return self._take()
+        except OSError as error:
+            self._report(_nothing(f"{self.paths.mirror_terms}: cannot be written ({error})"))
+            return False
 
-    def _read_manifest(self) -> Manifest:
-        stamp = _stat(self.paths.manifest)
-        if self._manifest is None or self._manifest[0] != stamp:
-            self._manifest = (stamp, read_manifest(self.paths))
-        return self._manifest[1]
+    def _prune(self) -> None:
+        for number in terms_of(self.paths.mirror_terms)[:-KEPT_TERMS]:
+            shutil.rmtree(self.paths.mirror_terms / str(number), ignore_errors=True)
 
-    def _describe(self, error: Exception) -> str:
-        """One line on an error of the store: what it refused, or that it does not answer."""
-        text = " ".join(str(error).split()) or type(error).__name__
-        what = "does not answer" if is_outage(error) else "refuses"
-        return f"MLflow at {self.tracking_uri} {what} ({text[:MESSAGE_CHARS]})"
+    def _at_work(self, *, trusting: bool) -> Pusher:
+        """What passes are made with; knows what MLflow shows while no other mirror was at work."""
+        assert self._lease is not None
+        check = self._lease.check
+        if self._pusher is None or self._pusher.trusting is not trusting:
+            from harness.mirror_pass import Pusher
 
-    def _met(self, manifest: Manifest) -> Store:
-        """Learn what the store holds, unless that is known.
+            self._pusher = Pusher(
+                self.paths, self.tracking_uri, self.figures, check, trusting=trusting
+            )
+        self._pusher.check = check
+        return self._pusher
 
-        After any error ``_store`` is None and all is asked anew: an answer may have been lost, or
-        the store emptied or restored meanwhile.
-        """
-        if self._store is None:
-            store = Store(self.tracking_uri, self.paths.mlflow_artifacts)
-            self._shown = store.open(manifest.sweep)
-            self._stamps, self._final = {}, set()
-            wanted = {run.run_id for run in manifest.runs}
-            store.close(self._shown.values(), lambda shown: self._is_stray(shown, wanted))
-            self._store = store
-        return self._store
-
-    def _is_stray(self, shown: ShownRun, wanted: set[str]) -> bool:
-        """Whether a run of this folder is no longer asked for, and nobody executes it."""
-        paths = self.paths.run(shown.tags[RUN_ID_TAG])
-        return paths.run_id not in wanted and paths.root.is_dir() and not is_running(paths)
-
-    def _push(self, store: Store, run: PlannedRun, sweep: str, problems: list[str]) -> int:
-        """Push what is new of one run; return the number of points sent."""
-        paths = self.paths.run(run.run_id)
-        stamp = _stamp(paths)
-        if self._stamps.get(run.run_id) == stamp:
-            return 0
-        self._final.discard(run.run_id)
-        shown = self._shown.get(run.run_id)
-        record_sha = file_sha(paths.record)
-        n_points = 0
-        if shown is None or record_sha is None or shown.mirrored != record_sha:
-            view = _view(run, sweep, paths)
-            n_points = self._show(store, view, paths, problems) if view else 0
-        if record_sha is not None:
-            self._final.add(run.run_id)
-        self._stamps[run.run_id] = stamp
-        return n_points
-
-    def _show(self, store: Store, view: RunView, paths: RunPaths, problems: list[str]) -> int:
-        shown = self._shown.get(view.run_id)
-        if shown is None:
-            shown = self._shown[view.run_id] = store.create_run(view)
-        store.revive(shown)
-        n_points = store.send(shown, view)
-        if view.record_sha is None:
-            store.set_status(shown, view.status, view.ended_ms)
-            return n_points
-        with tempfile.TemporaryDirectory(prefix="isoloss-mirror-") as scratch:
-            self._gather(paths, Path(scratch), problems)
-            store.finish(shown, view, Path(scratch))
-        return n_points
-
-    def _gather(self, paths: RunPaths, folder: Path, problems: list[str]) -> None:
-        """Collect the artifacts of a run that has ended: configuration, record, figures."""
-        for file in (paths.config, paths.record):
-            if file.exists():
-                shutil.copy(file, folder)
-        if self.figures is None:
-            return
-        (folder / "figures").mkdir()
+    def _give_up(self) -> None:
+        lease, self._lease = self._lease, None
         try:
-            for name, figure in self.figures(paths).items():
-                figure.savefig(folder / "figures" / f"{name}.png")
-                figure.clear()
-        except Exception as error:  # a figure that fails must not keep its run from MLflow
-            problems.append(f"{paths.run_id}: no figures ({error})")
+            if lease is not None:
+                lease.end("ended")
+        except OSError as error:
+            log.warning("%s: cannot be written (%s)", self.paths.mirror_terms, error)
+
+    def _leave_mark(self) -> None:
+        try:
+            self.paths.mirror_terms.mkdir(parents=True, exist_ok=True)
+            (self.paths.mirror_terms / "asked").write_text(uuid.uuid4().hex, encoding="ascii")
+        except OSError as error:
+            log.warning("%s: cannot be written (%s)", self.paths.mirror_terms, error)
+
+    def _read_mark(self) -> str:
+        try:
+            return (self.paths.mirror_terms / "asked").read_text(encoding="ascii")
+        except OSError:
+            return ""
 
 
-def _view(run: PlannedRun, sweep: str, paths: RunPaths) -> RunView | None:
-    """Read a run's folder; whatever is wrong in it must not end the mirror of the others."""
-    try:
-        return view_run(run, sweep, paths)
-    except Exception as error:
-        raise DataError(f"cannot be read ({error})") from error
+class _Stop:
+    """Knows whether a stop was asked for, and how long ago."""
+
+    def __init__(self, asked: Callable[[], bool], patience_s: float) -> None:
+        self._asked, self._patience_s = asked, patience_s
+        self._since: float | None = None
+
+    def __call__(self) -> bool:
+        """Whether a stop was asked for."""
+        if self._since is None and self._asked():
+            self._since = time.monotonic()
+        return self._since is not None
+
+    def is_late(self) -> bool:
+        """Whether the patience after it has run out."""
+        return self() and time.monotonic() - (self._since or 0.0) > self._patience_s
 
 
-def _stamp(paths: RunPaths) -> Stamp:
-    """Mark of a run's state; with a record, that is all that can still change."""
-    record = _stat(paths.record)
-    if record:
-        return record
-    return (*_stat(paths.metrics), *_stat(paths.diagnostics), paths.n_attempts(), is_running(paths))
-
-
-def _stat(path: Path) -> Stamp:
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
+def _nothing(problem: str) -> SyncResult:
+    return SyncResult(0, 0, 0, (problem,), reached=False)
 
 
 def _pause(seconds: float, should_stop: Callable[[], bool]) -> None:

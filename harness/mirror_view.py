@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import socket
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,11 +16,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.holder import Holder, read_holder
+from harness.lease import HOLDER, look
 from harness.paths import RunPaths
 from harness.records import PlannedRun, RunRecord, Status, read_jsonl, read_record
 
 TAG = "isoloss."
-"""Prefix of every tag of ours."""
+SLURM_TAG = "slurm."
+OUR_TAGS = (TAG, SLURM_TAG)
+"""Prefixes of every tag of ours."""
 RUN_ID_TAG = f"{TAG}run_id"
 """How a run is found again; MLflow's run names are not unique."""
 MIRRORED_TAG = f"{TAG}mirrored"
@@ -69,6 +71,8 @@ RECORD_METRICS = (
 """Fields of ``record.json`` shown as ``record/<field>``."""
 MAX_PARAM_CHARS = 500
 """Longer values are left to the artifact config.yaml: servers cut them at differing lengths."""
+MAX_NAME_CHARS = 250
+"""Width of the column of run names in MLflow's databases."""
 MAX_TAG_CHARS = 1000
 """Errors and reasons are cut here; the record keeps them whole."""
 
@@ -106,50 +110,38 @@ class RunView:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at a run, as ``attempts/<n>/attempt.json`` tells it."""
+    """One try at a run, as its folder tells it."""
 
     number: int
     started_ms: int
-    host: str
-    pid: int
     code_version: str
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether its process still exists; on another host nobody can tell, so yes."""
-        if self.host != socket.gethostname():
-            return True
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
+    holder: Holder | None
+    """The process that makes or made it."""
 
 
-def is_running(paths: RunPaths) -> bool:
-    """Whether the run has no record yet and its newest attempt is alive.
+def is_running(paths: RunPaths, now: float) -> bool:
+    """Whether the run has no record yet and somebody may be at work on it.
 
-    Looks at files and the process table; taking the run's lock to find out could cost a worker
-    its claim.
+    Parameters
+    ----------
+    now
+        Time of the file system, from :func:`harness.lease.fs_now`.
     """
-    newest = read_attempt(paths, paths.n_attempts())
-    return newest is not None and newest.is_alive and not paths.record.exists()
+    return look(paths.attempts, now).taken and not paths.record.exists()
 
 
 def read_attempt(paths: RunPaths, number: int) -> Attempt | None:
     """Read what an attempt says of itself; None when it does not (yet)."""
+    folder = paths.attempt(number)
     try:
-        about = json.loads((paths.attempt(number) / "attempt.json").read_text(encoding="utf-8"))
+        about = json.loads((folder / "attempt.json").read_text(encoding="utf-8"))
         return Attempt(
             number=number,
             started_ms=_unix_ms(about["started_at"]),
-            host=str(about["host"]),
-            pid=int(about["pid"]),
             code_version=str(about.get("code_version", "unknown")),
+            holder=read_holder(folder / HOLDER),
         )
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -161,8 +153,13 @@ def file_sha(path: Path) -> str | None:
         return None
 
 
-def view_run(run: PlannedRun, sweep: str, paths: RunPaths) -> RunView | None:
+def view_run(run: PlannedRun, sweep: str, paths: RunPaths, now: float) -> RunView | None:
     """Read one run's folder as MLflow shall show it; None for a run that never began.
+
+    Parameters
+    ----------
+    now
+        Time of the file system, from :func:`harness.lease.fs_now`.
 
     Raises
     ------
@@ -174,7 +171,7 @@ def view_run(run: PlannedRun, sweep: str, paths: RunPaths) -> RunView | None:
     attempts = [a for n in range(1, paths.n_attempts() + 1) if (a := read_attempt(paths, n))]
     if not attempts and record is None:
         return None
-    status: Status = record.status if record else "running" if is_running(paths) else "planned"
+    status: Status = record.status if record else "running" if is_running(paths, now) else "planned"
     clock = _Clock(attempts, read_jsonl(paths.metrics))
     points = [*_row_points(run, clock), *_diagnostic_points(paths, clock)]
     ended_ms = _ended_ms(record, clock)
@@ -182,7 +179,7 @@ def view_run(run: PlannedRun, sweep: str, paths: RunPaths) -> RunView | None:
         points += _record_points(record, ended_ms)
     return RunView(
         run_id=run.run_id,
-        name=f"{run.cell} seed={run.config.get('seed', 0)}",
+        name=_clean(f"{run.cell} seed={run.config.get('seed', 0)}")[:MAX_NAME_CHARS],
         status=MLFLOW_STATUS[status],
         started_ms=attempts[0].started_ms if attempts else ended_ms,
         ended_ms=ended_ms,
@@ -277,7 +274,10 @@ def _points(values: dict[str, Any], step: int, when: int) -> Iterator[Point]:
 
 
 def _one_per_step(points: list[Point]) -> list[Point]:
-    unique = {(point.key, point.step): point for point in points}
+    """One point per key and step: the first, which stays it when later rows repeat the step."""
+    unique: dict[tuple[str, int], Point] = {}
+    for point in points:
+        unique.setdefault((point.key, point.step), point)
     return sorted(unique.values(), key=lambda point: (point.step, point.key))
 
 
@@ -289,7 +289,7 @@ def flat_params(config: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for path, value in _leaves("", config):
         name = path.removesuffix(".name") if path == "residual.name" else path
-        text = str(value)
+        text = _clean(str(value))
         if len(text) <= MAX_PARAM_CHARS:
             found[name.replace("residual.options.", "residual.")] = text
     return found
@@ -311,6 +311,9 @@ def _tags(
     attempts: list[Attempt],
     status: Status,
 ) -> dict[str, str]:
+    newest = attempts[-1] if attempts else None
+    origin = record or newest
+    code_version = origin.code_version if origin else None
     values: dict[str, object] = {
         "run_id": run.run_id,
         "sweep": sweep,
@@ -319,15 +322,37 @@ def _tags(
         "seed": run.config.get("seed", 0),
         "attempt": paths.n_attempts(),
         "status": status,
-        "code_version": _code_version(record, attempts),
+        "code_version": code_version,
         "config_sha": file_sha(paths.config),
         "excluded_because": record.excluded_because if record else None,
         "error": record.error if record else None,
     }
-    return {TAG + k: str(v)[:MAX_TAG_CHARS] for k, v in values.items() if v is not None}
+    named = {TAG + key: value for key, value in values.items()}
+    named |= _code_tags(code_version) | _place_tags(newest.holder if newest else None)
+    return {k: _clean(str(v))[:MAX_TAG_CHARS] for k, v in named.items() if v is not None}
 
 
-def _code_version(record: RunRecord | None, attempts: list[Attempt]) -> str | None:
-    if record:
-        return record.code_version
-    return attempts[-1].code_version if attempts else None
+def _code_tags(code_version: str | None) -> dict[str, object]:
+    """Commit, whether the sources differed from it, and their hash, as far as the version tells.
+
+    ``0.1.0+g373df6ac1234.dirty.code8f3a9b2c1d4e``, see ``harness.snapshot.code_version``.
+    """
+    parts = (code_version or "").partition("+")[2].split(".")
+    commit = next((part[1:] for part in parts if part.startswith("g")), None)
+    code = next((part[4:] for part in parts if part.startswith("code")), None)
+    dirty = "dirty" in parts if commit else None
+    return {f"{TAG}git_sha": commit, f"{TAG}git_dirty": dirty, f"{TAG}code_sha": code}
+
+
+def _place_tags(holder: Holder | None) -> dict[str, object]:
+    """Where the newest attempt runs or ran."""
+    if holder is None:
+        return {}
+    job, _, task = (holder.job or "").partition("_")
+    slurm = {f"{SLURM_TAG}job": job or None, f"{SLURM_TAG}task": task or None}
+    return {f"{TAG}host": holder.host, **slurm}
+
+
+def _clean(text: str) -> str:
+    """Printable characters only: PostgreSQL refuses some of the others."""
+    return "".join(char if char.isprintable() else " " for char in text)

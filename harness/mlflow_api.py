@@ -1,7 +1,8 @@
 """The parts of MLflow that the mirror uses, imported with its defaults made fit for a bystander.
 
-No telemetry, no console notes, no minutes of retries inside one request: the mirror has a retry
-loop of its own. A setting that is already in the environment wins. Importing this takes seconds.
+No telemetry, no console notes, no retries inside one request: the mirror has a retry loop of its
+own, and a request that MLflow repeats behind its back may have been obeyed twice. A setting that is
+already in the environment wins. Importing this takes seconds.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import os
 for _name, _value in {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }.items():
     os.environ.setdefault(_name, _value)
@@ -21,9 +21,9 @@ for _name, _value in {
 from mlflow import MlflowClient  # noqa: E402
 from mlflow.entities import Experiment, Metric, Param, Run, RunTag, ViewType  # noqa: E402
 from mlflow.exceptions import MlflowException  # noqa: E402
+from sqlalchemy.exc import SQLAlchemyError  # noqa: E402
 
 __all__ = [
-    "STORE_ERRORS",
     "Experiment",
     "Metric",
     "MlflowClient",
@@ -33,12 +33,9 @@ __all__ = [
     "RunTag",
     "ViewType",
     "is_outage",
+    "latest_steps",
     "silence",
 ]
-
-# requests' exceptions are OSErrors.
-STORE_ERRORS: tuple[type[Exception], ...] = (MlflowException, OSError)
-"""What a call of the client raises when the store refuses it or is away."""
 
 _REFUSALS = frozenset(
     {
@@ -52,8 +49,20 @@ _REFUSALS = frozenset(
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether the store is away or broken, rather than refusing this one request."""
-    return not (isinstance(error, MlflowException) and error.error_code in _REFUSALS)
+    """Whether the store may be away or broken, rather than refusing this one request.
+
+    The exceptions of ``requests`` are OSErrors.
+    """
+    if isinstance(error, MlflowException):
+        return error.error_code not in _REFUSALS
+    return isinstance(error, (OSError, SQLAlchemyError))
+
+
+def latest_steps(run: Run) -> dict[str, int]:
+    """Highest step that the store holds, by metric: MLflow's latest value is that of the highest
+    step.
+    """
+    return {metric.key: int(metric.step) for metric in run.data.to_proto().metrics}
 
 
 def silence() -> None:

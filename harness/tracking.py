@@ -1,51 +1,69 @@
-"""Where the MLflow mirror lives: the tracking URI, and the local store that is built once.
+"""Where the MLflow mirror lives, and how it is kept: the tracking URI, its store, its mode.
 
-Called before workers start, so it never imports MLflow into the calling process. What is sent there
-is decided in ``harness.mirror_view`` and sent by ``harness.mirror``.
+Called before workers start, so it never imports MLflow into the calling process. How a database is
+built is in ``harness.mirror_database``; what is sent, in ``harness.mirror``.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import sqlite3
-import subprocess
-import sys
-from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
-
-from filelock import FileLock, Timeout
+from urllib.parse import urlencode
 
 from harness.errors import IsolossError, MissingExtraError
+from harness.filesystem import filesystem_of
+from harness.mirror_database import StoreAway, ensure_schema, ensure_sqlite
 from harness.paths import SweepPaths
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 """Database dialects that MLflow can open directly."""
 SERVERS = ("http", "https", "databricks")
 """Schemes behind which a server owns the database and the artifacts."""
-LOCK_PATIENCE_S = 180.0
-"""How long to wait for another process that builds the store; a build takes seconds."""
-BUILD_PATIENCE_S = 600.0
-"""How long one build or migration may take."""
-REVISION = re.compile(r"^(down_)?revision(?:: str)? = [\"'](\w+)[\"']", re.MULTILINE)
-BUILD = (
-    "import sys; from mlflow import MlflowClient; MlflowClient(sys.argv[1]).search_experiments()"
-)
+LIBPQ = ("postgresql", "postgresql+psycopg2", "postgresql+psycopg")
+"""Schemes whose driver hands the query of a URI to PostgreSQL's own library."""
+LIBPQ_LIMITS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+"""End a connection whose other end is silent within a minute; the default is hours."""
+PASSWORD = re.compile(r"(://[^/@:]*):[^/@]*@")
+
+
+def tracking_uri(paths: SweepPaths) -> str:
+    """Return the tracking URI of a sweep: ``MLFLOW_TRACKING_URI``, or the local store.
+
+    Returns
+    -------
+    str
+        ``http(s)://...`` or a database URI; with an absolute path for sqlite.
+
+    Raises
+    ------
+    IsolossError
+        The URI is of a kind that cannot be used.
+    """
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{paths.mlflow_db.resolve()}"
+    check_uri(uri)
+    database = sqlite_path(uri)
+    return uri if database is None else f"sqlite:///{database}"
 
 
 def create_store(paths: SweepPaths) -> str:
     """Return the tracking URI of a sweep, with a usable store behind it.
 
-    ``MLFLOW_TRACKING_URI`` wins when set. Otherwise the store is ``mlflow.db`` in the results
-    folder: built, or migrated to the installed MLflow's schema, in a scratch copy under a file lock
-    and put in place by a rename. Two processes that open a missing database at once would leave it
-    unusable for good (hydraflow issue 245). Takes seconds once, then milliseconds.
+    The local store is built, or migrated to the installed MLflow's schema, once, whoever comes
+    first; so is an empty database that ``MLFLOW_TRACKING_URI`` names. A store that is away is no
+    error: the mirror tries again. Takes seconds once, then milliseconds.
 
     Returns
     -------
     str
-        ``http(s)://...`` or a database URI with an absolute path.
+        As from :func:`tracking_uri`.
 
     Raises
     ------
@@ -54,15 +72,72 @@ def create_store(paths: SweepPaths) -> str:
     MissingExtraError
         MLflow is not installed.
     """
-    if importlib.util.find_spec("mlflow") is None:
+    if find_spec("mlflow") is None:
         raise MissingExtraError("sync", "train", "mlflow")
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{paths.mlflow_db.resolve()}"
-    check_uri(uri)
-    database = sqlite_path(uri)
-    if database is None:
+    uri = tracking_uri(paths)
+    try:
+        ensure_store(uri, paths.root.parent)
+    except StoreAway:
         return uri
-    _build_once(database)
-    return f"sqlite:///{database}"
+    return uri
+
+
+def ensure_store(uri: str, results: Path) -> None:
+    """Make sure that a database has the schema of the installed MLflow; servers see to their own.
+
+    Parameters
+    ----------
+    uri
+        From :func:`tracking_uri`.
+    results
+        Folder where the processes that may build a store wait for each other.
+
+    Raises
+    ------
+    StoreAway
+        The database does not answer.
+    IsolossError
+        It cannot be used as it is.
+    """
+    if is_server(uri):
+        return
+    database = sqlite_path(uri)
+    if database is not None:
+        ensure_sqlite(database)
+    else:
+        ensure_schema(patient(uri), shown_uri(uri), results)
+
+
+def mirror_mode(paths: SweepPaths, mode: str) -> tuple[str, str | None]:
+    """Decide how a sweep's mirror is kept up to date.
+
+    Parameters
+    ----------
+    mode
+        As the grid declares it: ``direct`` (a process beside the workers), ``sync`` (nothing
+        beside them, ``isoloss sync`` later), ``off``.
+
+    Returns
+    -------
+    tuple of str and (str or None)
+        The mode to use, and why when it is another than declared.
+
+    Raises
+    ------
+    IsolossError
+        The tracking URI is of a kind that cannot be used.
+    """
+    if mode != "direct":
+        return mode, None
+    database = sqlite_path(tracking_uri(paths))
+    where = filesystem_of(database.parent) if database else None
+    if where is None or not where.is_network:
+        return mode, None
+    return "sync", (
+        f"MLflow's store {database} lies on a network file system ({where.type}, mounted at "
+        f"{where.mount}), where SQLite's locks are not safe: no mirror runs beside the workers. "
+        f"Afterwards: isoloss sync {paths.root}; or set MLFLOW_TRACKING_URI to a server."
+    )
 
 
 def check_uri(uri: str) -> None:
@@ -101,106 +176,23 @@ def is_server(uri: str) -> bool:
     return uri.partition(":")[0].lower() in SERVERS
 
 
-def _build_once(database: Path) -> None:
-    if _is_current(database):
-        return
-    try:
-        database.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(database.with_name(f"{database.name}.lock"), timeout=LOCK_PATIENCE_S):
-            if not _is_current(database):
-                _build(database)
-    except Timeout as error:
-        raise IsolossError(
-            f"{database}: another process has been building the MLflow store for over "
-            f"{LOCK_PATIENCE_S:.0f} s. Find it and end it, or run with MLflow switched off."
-        ) from error
-    except OSError as error:
-        raise IsolossError(f"{database}: cannot create the MLflow store ({error}).") from error
+def shown_uri(uri: str) -> str:
+    """A tracking URI as messages may show it: without its password."""
+    return PASSWORD.sub(r"\1:***@", uri)
 
 
-def _is_current(database: Path) -> bool:
-    found = _schema_revision(database)
-    return found is not None and found == installed_revision()
+def patient(uri: str) -> str:
+    """A tracking URI with the driver that is installed, and whose connections end in silence.
 
-
-def _schema_revision(database: Path) -> str | None:
-    """Read the schema revision of a store; None when it is missing or empty."""
-    if not database.exists() or not database.stat().st_size:
-        return None
-    try:
-        with closing(
-            sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=20)
-        ) as store:
-            row = store.execute("SELECT version_num FROM alembic_version").fetchone()
-    except sqlite3.DatabaseError as error:
-        raise IsolossError(
-            f"{database}: not an MLflow store ({error}). Move it away; the mirror is rebuilt "
-            "from the run folders by: isoloss sync GRID"
-        ) from error
-    return str(row[0]) if row else None
-
-
-def installed_revision() -> str:
-    """Newest schema revision that the installed MLflow knows, read from its migration files.
-
-    The head is the one revision that no other migration builds on. Asking MLflow itself would
-    import it, which takes seconds.
+    SQLAlchemy 2.1 takes ``postgresql:`` for psycopg, 2.0 for psycopg2: the one that is there is
+    named. Limits that the URI sets itself are kept.
     """
-    folder = _mlflow_package() / "store" / "db_migrations" / "versions"
-    revisions: set[str] = set()
-    parents: set[str] = set()
-    for file in folder.glob("*.py"):
-        for down, revision in REVISION.findall(file.read_text(encoding="utf-8")):
-            (parents if down else revisions).add(revision)
-    heads = revisions - parents
-    if len(heads) != 1:
-        raise IsolossError(f"{folder}: expected one newest MLflow schema, found {sorted(heads)}.")
-    return heads.pop()
-
-
-def _mlflow_package() -> Path:
-    spec = importlib.util.find_spec("mlflow")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0])
-
-
-def _build(database: Path) -> None:
-    """Build or migrate the store in a scratch file, then rename: readers never see half of one."""
-    scratch = database.with_name(f".{database.name}.{os.getpid()}")
-    scratch.unlink(missing_ok=True)
-    url = f"sqlite:///{scratch}"
-    try:
-        if _schema_revision(database) is None:
-            _run_mlflow(database, "-c", BUILD, url)
-        else:
-            _copy(database, scratch)
-            _run_mlflow(database, "-m", "mlflow", "db", "upgrade", url)
-        scratch.replace(database)
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-def _copy(source: Path, target: Path) -> None:
-    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
-        old.backup(new)
-
-
-def _run_mlflow(database: Path, *arguments: str) -> None:
-    """Run MLflow in a process of its own, in the results folder; its log shows only on failure."""
-    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=database.parent,
-        env={**os.environ, **quiet},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=BUILD_PATIENCE_S,
-    )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise IsolossError(
-            f"{database}: MLflow could not build or migrate its store ({last}). Move the file "
-            "away; the mirror is rebuilt from the run folders by: isoloss sync GRID"
-        )
+    scheme, colon, rest = uri.partition(":")
+    if scheme.lower() not in LIBPQ:
+        return uri
+    if scheme == "postgresql":
+        scheme = next((s for s in LIBPQ[1:] if find_spec(s.partition("+")[2])), scheme)
+    place, _, query = rest.partition("?")
+    missing = {k: v for k, v in LIBPQ_LIMITS.items() if f"{k}=" not in query}
+    limits = "&".join(part for part in (query, urlencode(missing)) if part)
+    return f"{scheme}{colon}{place}?{limits}"

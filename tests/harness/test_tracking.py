@@ -11,10 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
-from mlflow.exceptions import MlflowException
 
-from harness import mirror_store
-from harness.claim import claim
 from harness.mirror import Mirror, SyncResult
 from harness.paths import SweepPaths
 from harness.records import append_jsonl
@@ -195,66 +192,6 @@ def test_a_resumed_run_keeps_its_mlflow_run_and_doubles_no_step(
     assert_no_doubles(client)
 
 
-def break_log_batch(
-    patch: pytest.MonkeyPatch, nth: int, committed: bool, error: BaseException
-) -> None:
-    """Let the nth batch end in ``error``, before or after the store has taken it."""
-    log_batch, calls = MlflowClient.log_batch, [0]
-
-    def broken(self: MlflowClient, *args: Any, **kwargs: Any) -> None:
-        calls[0] += 1
-        if calls[0] != nth or committed:
-            log_batch(self, *args, **kwargs)
-        if calls[0] == nth:
-            raise error
-
-    patch.setattr(mirror_store, "BATCH", 50)
-    patch.setattr(MlflowClient, "log_batch", broken)
-
-
-@pytest.mark.parametrize("committed", [False, True])
-@pytest.mark.parametrize("nth", [1, 4, 7])
-def test_a_mirror_killed_between_batches_is_completed_by_the_next_without_doubles(
-    sweep: SweepPaths,
-    client: MlflowClient,
-    monkeypatch: pytest.MonkeyPatch,
-    nth: int,
-    committed: bool,
-) -> None:
-    finished_run(sweep, RUNS[0])
-    with monkeypatch.context() as patch:
-        break_log_batch(patch, nth, committed, SystemExit("killed"))
-        with pytest.raises(SystemExit):
-            sync(sweep)
-    assert len(shown(client)) == 1
-    assert sync(sweep).n_final == 1
-    assert_whole(client)
-
-
-@pytest.mark.parametrize("committed", [False, True])
-def test_a_store_that_fails_once_is_completed_by_the_same_mirror_without_doubles(
-    sweep: SweepPaths, client: MlflowClient, monkeypatch: pytest.MonkeyPatch, committed: bool
-) -> None:
-    finished_run(sweep, RUNS[0])
-    mirror = Mirror(sweep, uri(sweep))
-    with monkeypatch.context() as patch:
-        break_log_batch(patch, 4, committed, MlflowException("database is locked"))
-        result = mirror.sync()
-        assert (result.n_final, len(result.problems), result.reached) == (0, 1, False)
-        assert "database is locked" in result.problems[0]
-        mirror.follow(lambda: True)
-    assert_whole(client)
-
-
-def assert_whole(client: MlflowClient) -> None:
-    """The one run that was mirrored has every step once, its params and its end."""
-    (run,) = shown(client).values()
-    assert history(client, run, "train/loss_nats") == [(s, loss(s)) for s in range(1, STEPS + 1)]
-    assert run.data.params["seed"] == "0"
-    assert run.info.status == "FINISHED"
-    assert_no_doubles(client)
-
-
 def test_nan_and_infinity_never_reach_the_store(sweep: SweepPaths, client: MlflowClient) -> None:
     paths = sweep.run(RUNS[0].run_id)
     begin_attempt(paths)
@@ -355,21 +292,15 @@ def test_a_stopped_run_that_the_grid_no_longer_wants_is_not_left_running(
     paths = sweep.run(RUNS[0].run_id)
     begin_attempt_here(paths)
     write_steps(paths, 0, 20)
-    sync(sweep)
-    begin_attempt(paths, 2)
+    mirror = Mirror(sweep, uri(sweep))
+    write_sweep(sweep.root.parent, RUNS)
+    mirror.sync()
     write_sweep(sweep.root.parent, RUNS[1:])
-    sync(sweep)
+    mirror.sync()
+    assert shown(client)[RUNS[0].run_id].info.status == "RUNNING"
+    begin_attempt(paths, 2)
+    mirror.sync()
     assert shown(client)[RUNS[0].run_id].info.status == "KILLED"
-
-
-def test_a_sweep_has_one_mirror_at_a_time(sweep: SweepPaths) -> None:
-    finished_run(sweep, RUNS[0])
-    with claim(Mirror(sweep, uri(sweep)).lock):
-        result = sync(sweep)
-        Mirror(sweep, uri(sweep)).follow(lambda: True)
-    assert result.problems == ("another mirror is at work on this sweep",)
-    assert not result.reached
-    assert sync(sweep).n_final == 1
 
 
 def test_the_mirror_says_nothing_on_the_console(

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness import tracking
+from harness import mirror_database, tracking
 from harness.errors import IsolossError, MissingExtraError
+from harness.mirror_database import installed_revision
 from harness.paths import SweepPaths, sweep_paths
-from harness.tracking import create_store, installed_revision
+from harness.tracking import create_store
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -74,14 +75,14 @@ def test_two_processes_that_create_the_store_at_once_leave_one_that_works(
     assert built_store.outputs == [f"sqlite:///{built_store.database}\n"] * 2
     assert schema_revision(built_store.database) == revisions()[0]
     left = sorted(path.name for path in built_store.database.parent.iterdir())
-    assert left == ["mlflow.db", "mlflow.db.lock"]
+    assert left == [".mlflow.db.build", "mlflow.db"]
 
 
 def test_a_store_that_is_there_is_left_alone(
     mlflow_store: SweepPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = mlflow_store.mlflow_db.stat()
-    monkeypatch.setattr(tracking, "_build", None)
+    monkeypatch.setattr(mirror_database, "_build", None)
     assert create_store(mlflow_store) == f"sqlite:///{mlflow_store.mlflow_db}"
     after = mlflow_store.mlflow_db.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
@@ -129,7 +130,7 @@ def test_a_folder_is_refused_with_what_to_do(
 
 
 @pytest.mark.parametrize(
-    "uri", ["http://login1:5000", "https://mlflow.example.org", "postgresql+psycopg2://host/db"]
+    "uri", ["http://login1:5000", "https://mlflow.example.org", "databricks://profile"]
 )
 def test_the_environment_chooses_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
@@ -150,6 +151,6 @@ def test_a_relative_database_of_the_environment_becomes_absolute(
 def test_without_mlflow_the_missing_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install -e '.\[train\]'"):
         create_store(sweep_paths(tmp_path, "depth"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from harness.records import append_jsonl
 from tests.harness.tracking_sweep import (
     STARTED_MS,
     STEPS,
+    beat,
     begin_attempt,
     begin_attempt_here,
     end_run,
@@ -33,7 +36,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 def view(paths: RunPaths) -> RunView:
-    found = view_run(RUN, "depth", paths)
+    found = view_run(RUN, "depth", paths, time.time())
     assert found is not None
     return found
 
@@ -43,7 +46,7 @@ def series(shown: RunView, key: str) -> dict[int, float]:
 
 
 def test_a_run_that_never_began_is_not_shown(paths: RunPaths) -> None:
-    assert view_run(RUN, "depth", paths) is None
+    assert view_run(RUN, "depth", paths, time.time()) is None
 
 
 def test_every_logged_number_has_its_metric_at_its_step(paths: RunPaths) -> None:
@@ -140,7 +143,7 @@ def test_a_value_too_long_for_some_servers_is_left_to_the_artifact() -> None:
 
 
 def test_tags_name_run_arm_cell_seed_and_origin(paths: RunPaths) -> None:
-    begin_attempt(paths)
+    begin_attempt(paths, job="1234_7")
     tags = view(paths).tags
     assert tags.pop("isoloss.config_sha")
     assert tags == {
@@ -151,8 +154,25 @@ def test_tags_name_run_arm_cell_seed_and_origin(paths: RunPaths) -> None:
         "isoloss.seed": "3",
         "isoloss.attempt": "1",
         "isoloss.status": "planned",
-        "isoloss.code_version": "0.1.0+gabc",
+        "isoloss.code_version": "0.1.0+gabc.dirty.code123",
+        "isoloss.git_sha": "abc",
+        "isoloss.git_dirty": "True",
+        "isoloss.code_sha": "123",
+        "isoloss.host": socket.gethostname(),
+        "slurm.job": "1234",
+        "slurm.task": "7",
     }
+
+
+def test_a_job_that_is_no_array_has_no_task_and_outside_slurm_there_is_neither(
+    paths: RunPaths,
+) -> None:
+    begin_attempt(paths, job="1234_7")
+    begin_attempt(paths, 2, job="99")
+    shown = view(paths).tags
+    assert (shown["slurm.job"], shown.get("slurm.task")) == ("99", None)
+    begin_attempt(paths, 3)
+    assert not any(tag.startswith("slurm.") for tag in view(paths).tags)
 
 
 def test_a_run_is_running_while_its_process_lives_and_killed_until_resumed(
@@ -163,6 +183,25 @@ def test_a_run_is_running_while_its_process_lives_and_killed_until_resumed(
     begin_attempt_here(paths, 2)
     assert view(paths).status == "RUNNING"
     assert view(paths).tags["isoloss.status"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("age_s", "status"), [(1.0, "RUNNING"), (45.0, "RUNNING"), (130.0, "KILLED")]
+)
+def test_a_run_on_another_host_is_running_until_its_heartbeat_is_a_lease_old(
+    paths: RunPaths, age_s: float, status: str
+) -> None:
+    begin_attempt(paths, host="node17", boot_id="another")
+    beat(paths, 1, age_s)
+    assert view(paths).status == status
+
+
+def test_an_attempt_that_ended_in_order_leaves_its_run_killed_until_resumed(
+    paths: RunPaths,
+) -> None:
+    begin_attempt_here(paths)
+    (paths.attempt(1) / "end.json").write_text('{"how": "stopped"}', encoding="utf-8")
+    assert view(paths).status == "KILLED"
 
 
 @pytest.mark.parametrize(
@@ -181,9 +220,29 @@ def test_a_record_decides_the_status(paths: RunPaths, ours: str, mlflow: str) ->
     )
 
 
+def test_texts_that_a_database_would_refuse_are_cut_and_cleaned(paths: RunPaths) -> None:
+    begin_attempt(paths)
+    error = "at \x00 and \x1b" + "x" * 2000
+    end_run(RUN, paths, "failed", reason="failed", error=error)
+    long = RUN.model_copy(update={"cell": "c" * 300})
+    shown = view_run(long, "depth", paths, time.time())
+    assert shown is not None
+    assert shown.name == "c" * 250
+    assert shown.tags["isoloss.error"] == ("at   and  " + "x" * 2000)[:1000]
+
+
+def test_the_first_row_of_a_step_gives_its_tokens_their_time(paths: RunPaths) -> None:
+    begin_attempt(paths)
+    append_jsonl(paths.metrics, train_row(15))
+    before = [point for point in view(paths).points if point.key == "tokens"]
+    late = train_row(15) | {"kind": "val", "elapsed_s": 99.0}
+    append_jsonl(paths.metrics, late)
+    assert [point for point in view(paths).points if point.key == "tokens"] == before
+
+
 def test_a_damaged_record_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path, [RUN])
     paths = finished_run(sweep, RUN)
     paths.record.write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match=r"record\.json: not a run record"):
-        view_run(RUN, "depth", paths)
+        view_run(RUN, "depth", paths, time.time())

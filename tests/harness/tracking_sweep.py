@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
-import socket
+import time
 from pathlib import Path
 from typing import Any
 
 from harness.config import RunConfig
+from harness.holder import holder_text, this_process
+from harness.lease import HEARTBEAT, HOLDER
 from harness.paths import RunPaths, SweepPaths, sweep_paths
 from harness.recording import build_record
 from harness.records import (
@@ -24,8 +27,9 @@ from harness.records import (
 
 BATCH_TOKENS = 1024
 STEPS = 60
-STARTED = ("2026-11-29T10:00:00+00:00", "2026-11-29T11:00:00+00:00")
+STARTED = tuple(f"2026-11-29T{hour}:00:00+00:00" for hour in (10, 11, 12))
 STARTED_MS = (1795946400000, 1795950000000)
+CODE_VERSION = "0.1.0+gabc.dirty.code123"
 DEAD_PID = 2**22 + 1
 """Above the largest process id that Linux gives out."""
 
@@ -80,18 +84,24 @@ def write_sweep(results: Path, runs: list[PlannedRun], sweep: str = "depth") -> 
     return paths
 
 
-def begin_attempt(paths: RunPaths, number: int = 1, pid: int = DEAD_PID) -> None:
-    paths.attempt(number).mkdir(parents=True)
-    about = {
-        "attempt": number,
-        "started_at": STARTED[number - 1],
-        "host": socket.gethostname(),
-        "pid": pid,
-        "code_version": "0.1.0+gabc",
-    }
-    (paths.attempt(number) / "attempt.json").write_text(json.dumps(about), encoding="utf-8")
+def begin_attempt(paths: RunPaths, number: int = 1, pid: int = DEAD_PID, **holder: Any) -> None:
+    """Write the folder of an attempt, by default one whose process is gone."""
+    folder = paths.attempt(number)
+    folder.mkdir(parents=True)
+    about = {"attempt": number, "started_at": STARTED[number - 1], "code_version": CODE_VERSION}
+    (folder / "attempt.json").write_text(json.dumps(about), encoding="utf-8")
+    told = dataclasses.replace(this_process(), pid=pid, **holder)
+    (folder / HOLDER).write_text(holder_text(told), encoding="utf-8")
+    beat(paths, number)
     if not paths.config.exists():
         paths.config.write_text(f"run_id: {paths.run_id}\n", encoding="utf-8")
+
+
+def beat(paths: RunPaths, number: int, age_s: float = -3600.0) -> None:
+    """Set the time of an attempt's heartbeat; by default one that no test outlasts."""
+    (paths.attempt(number) / HEARTBEAT).touch()
+    when = time.time() - age_s
+    os.utime(paths.attempt(number) / HEARTBEAT, (when, when))
 
 
 def begin_attempt_here(paths: RunPaths, number: int = 1) -> None:
@@ -157,7 +167,7 @@ def end_run(run: PlannedRun, paths: RunPaths, status: str = "done", **changes: A
         status=status,  # type: ignore[arg-type]
         block_size=4,
         provenance={
-            "code_version": "0.1.0+gabc",
+            "code_version": CODE_VERSION,
             "library_versions": {"python": "3.11"},
             "hardware": {"device": "cpu"},
             "peak_bytes": 12345,
