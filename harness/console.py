@@ -10,12 +10,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from harness.errors import DataError
+from harness.lease import LEASE_S
 from harness.paths import SweepPaths
 from harness.records import PlannedRun
-from harness.status import RunState, counts, run_folders, run_state
+from harness.status import RunState, StateReader, counts
 
 REFRESH_S = 1.0
-"""Seconds between two looks at the run folders."""
+"""Least seconds between two looks at the run folders."""
+REST_PER_LOOK = 20.0
+"""A look at thousands of runs takes time that workers need: so many times as long is rested."""
 PLAIN_REPORT_S = 30.0
 """Seconds between two progress lines where the output is not a terminal."""
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -38,6 +42,11 @@ def duration(seconds: float | None) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def when(unix: float | None) -> str:
+    """Local date and time; ``-`` for what is not known."""
+    return "-" if unix is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix))
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
@@ -64,15 +73,29 @@ class SweepProgress:
 
     On a terminal: a bar for the sweep and one for every run under way. Elsewhere: a line when a
     run ends and one every half minute.
+
+    Parameters
+    ----------
+    lease_s
+        Seconds of silence after which an owner is taken for dead.
     """
 
-    def __init__(self, console: Console, paths: SweepPaths, runs: Sequence[PlannedRun]) -> None:
-        self.console, self.paths = console, paths
-        self.open = list(runs)
+    def __init__(
+        self,
+        console: Console,
+        paths: SweepPaths,
+        runs: Sequence[PlannedRun],
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self.console = console
+        self.reader = StateReader(paths, runs, lease_s)
+        self.told: set[str] = set()
+        self.open = {run.run_id for run in runs}
         self.n_runs = len(runs)
         self.total_flops = sum(run.cost.flops for run in runs) or 1.0
         self.ended_flops = 0.0
         self.began = self.last_look = self.last_report = time.monotonic()
+        self.rest_s = REFRESH_S
         self.tasks: dict[str, TaskID] = {}
         self.bars = Progress(
             TextColumn("{task.description}"),
@@ -100,23 +123,36 @@ class SweepProgress:
 
     def poll(self) -> None:
         """Look at the run folders if the last look is old enough."""
-        if time.monotonic() - self.last_look >= REFRESH_S:
+        if time.monotonic() - self.last_look >= self.rest_s:
             self.look()
 
     def look(self) -> None:
-        """Read the open runs, report those that ended, and update the bars."""
+        """Read the open runs, report those that ended, and update the bars.
+
+        What cannot be read is told once: the runs go on without being looked at.
+        """
         self.last_look = time.monotonic()
-        begun = set(run_folders(self.paths))
-        candidates = [run for run in self.open if run.run_id in begun]
-        states = [run_state(r, self.paths.run(r.run_id), controlled=True) for r in candidates]
+        try:
+            self._show(self.reader.look())
+        except (OSError, DataError) as error:
+            self._tell_once(f"progress cannot be read: {error}")
+        self.rest_s = max(REFRESH_S, REST_PER_LOOK * (time.monotonic() - self.last_look))
+
+    def _tell_once(self, message: str) -> None:
+        if message not in self.told:
+            self.told.add(message)
+            self.console.print(message, markup=False, highlight=False)
+
+    def _show(self, states: Sequence[RunState]) -> None:
         for state in states:
-            if state.status not in ("running", "queued", "planned"):
+            if state.ended and state.run.run_id in self.open:
                 self._report_end(state)
+        self.reader.runs = [state.run for state in states if not state.ended]
         under_way = [state for state in states if state.status == "running"]
         self._update(under_way)
 
     def _report_end(self, state: RunState) -> None:
-        self.open.remove(state.run)
+        self.open.remove(state.run.run_id)
         self.ended_flops += state.run.cost.flops
         number = self.n_runs - len(self.open)
         line = f"[{number}/{self.n_runs}] {state.run.cell} seed {state.run.config['seed']}"
@@ -127,7 +163,7 @@ class SweepProgress:
             self.bars.remove_task(self.tasks.pop(state.run.run_id))
 
     def _update(self, under_way: list[RunState]) -> None:
-        share = self.ended_flops + sum(_flops_done(state) for state in under_way)
+        share = self.ended_flops + sum(state.flops for state in under_way)
         left = self._seconds_left(share / self.total_flops)
         note = f"{self.n_runs - len(self.open)} ended, {duration(left)} left"
         self.bars.update(self.overall, completed=share / self.total_flops, note=note)
@@ -149,10 +185,6 @@ class SweepProgress:
         return elapsed * (1 - share) / share if share > 0.01 else None
 
 
-def _flops_done(state: RunState) -> float:
-    return state.run.cost.flops * state.step / state.run.cost.steps
-
-
-def status_line(states: list[RunState]) -> str:
+def status_line(states: Sequence[RunState]) -> str:
     """Counts by status in one line."""
     return ", ".join(f"{count} {status}" for status, count in counts(states).items())

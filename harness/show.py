@@ -1,179 +1,184 @@
-"""Tables and JSON of the commands `plan`, `status` and `recipes`; takes data, returns what to
-print.
-"""
+"""Tables and JSON of the commands `status` and `recipes`; takes data, returns what to print."""
 
 from __future__ import annotations
 
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.text import Text
 
-from harness.console import duration, human, loss_text, status_line, table
-from harness.cost import FLOP_CONVENTION
-from harness.status import RunState, by_arm
+from harness.console import duration, human, table
+from harness.overview import ArmRow, Overview
+from harness.records import Status
+from harness.status import STATUS_ORDER, RunState
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from harness import token_folder
-    from harness.grid import Grid
-    from harness.plan import Plan
-    from harness.sweep import Difference
     from recipes.base import Shape
 
-SHOWN_RUNS = 20
-"""Runs that `plan` lists; --json has them all."""
+
+def overview_parts(view: Overview, width: int) -> list[RenderableType]:
+    """What `isoloss status` prints: the header, a row per arm, and what to know and do.
+
+    Parameters
+    ----------
+    width
+        Characters of a line; where they do not suffice for all columns, there are two tables.
+    """
+    return [_header(view), *_arm_tables(view, width), *_remarks(view)]
 
 
-def plan_tables(plan: Plan, change: Difference) -> list[RenderableType]:
-    """Everything `isoloss plan` prints."""
-    notices = [*plan.notices, *change.notices()]
-    shown: list[RenderableType] = [f"note: {notice}" for notice in notices]
-    shown += [_run_table(plan), "", _arm_table(plan), ""]
-    spent = f"{_hours(plan.hours)} of one worker at this sweep's measured pace"
-    time = spent if plan.hours is not None else "time unknown until a run has been measured"
-    shown.append(f"{len(plan.runs)} runs: {change.describe()}")
-    shown.append(f"{human(plan.flops)} FLOPs in all; {time}. {FLOP_CONVENTION}")
+def _header(view: Overview) -> Text:
+    line = Text(view.sweep, style="bold")
+    line.append(f"  {time.strftime('%H:%M:%S', time.localtime(view.at))}", style="not bold")
+    if view.scheduler:
+        line.append(f"  {view.scheduler}", style="not bold")
+    return line
+
+
+Column = tuple[str, Callable[[ArmRow], str]]
+
+
+def _arm_tables(view: Overview, width: int) -> Iterator[RenderableType]:
+    """One row per arm, and one for all."""
+    rows = [*view.arms, view.total] if len(view.arms) > 1 else list(view.arms)
+    arm: Column = ("arm", lambda row: row.arm)
+    counted, measured = _counted(view), _measured(view)
+    wide = [arm, *counted, *measured]
+    needed = sum(max(len(name), *(len(tell(row)) for row in rows)) + 2 for name, tell in wide)
+    for columns in [wide] if needed <= width else [[arm, *counted], [arm, *measured]]:
+        yield ""
+        yield table([name for name, _ in columns], [[tell(r) for _, tell in columns] for r in rows])
+
+
+def _counted(view: Overview) -> list[Column]:
+    """Runs by status; what does not occur is left out."""
+    always: tuple[Status, ...] = ("done", "running", "planned")
+    return [
+        (status, _counter(status))
+        for status in STATUS_ORDER
+        if status in always or status in view.total.counts
+    ]
+
+
+def _counter(status: Status) -> Callable[[ArmRow], str]:
+    return lambda row: str(row.counts.get(status, 0))
+
+
+def _measured(view: Overview) -> list[Column]:
+    shown: list[Column] = [
+        ("tokens", lambda row: f"{human(row.tokens)} of {human(row.tokens_total)}"),
+        ("FLOPs", lambda row: f"{100 * row.share:.0f}%"),
+    ]
+    if view.common:
+        shown.append(("loss", lambda row: _nats(row.loss_nats)))
+    if view.total.tokens_per_s:
+        shown.append(("tokens/s", lambda row: human(row.tokens_per_s)))
+    if view.total.run_seconds_left:
+        shown.append(("run time left", lambda row: duration(row.run_seconds_left or None)))
+    if view.total.retries:
+        shown.append(("retries", lambda row: str(row.retries)))
     return shown
 
 
-def _run_table(plan: Plan) -> Table:
-    headers = (
-        "run",
-        "cell",
-        "seed",
-        "params",
-        "tokens",
-        "steps",
-        "FLOPs",
-        "variant's own",
-        "memory",
+def _nats(loss: float | None) -> str:
+    return "-" if loss is None else f"{loss:.4f}"
+
+
+def _remarks(view: Overview) -> Iterator[Text]:
+    """Lines under the table, the most urgent ones marked."""
+    if view.common:
+        yield Text(f"loss: validation, nats, {view.common.describe()}", style="dim")
+    yield Text(f"\n{tally_line(view)}")
+    for line in view.never:
+        yield Text(f"WILL NOT START  {line}", style="bold red")
+    for line in view.held:
+        yield Text(f"HELD BACK  {line}", style="bold red")
+    for line in view.silent:
+        yield Text(f"SILENT  {line}", style="bold yellow")
+    for line in view.waits:
+        yield Text(line)
+    for line in view.failures:
+        yield Text(line, style="red")
+    if view.next_command:
+        yield Text(f"Next: {view.next_command}")
+
+
+def tally_line(view: Overview) -> str:
+    """Counts by status, and how long the rest will take."""
+    total = view.total
+    line = ", ".join(f"{count} {status}" for status, count in total.counts.items())
+    if view.seconds_left is not None:
+        line += f"; about {duration(view.seconds_left)} left with {view.n_at_work} at work"
+    elif not view.ended and total.run_seconds_left:
+        line += f"; {duration(total.run_seconds_left)} of run time left, nothing at work"
+    return line or "no runs"
+
+
+def run_lines(states: Sequence[RunState]) -> list[str]:
+    """The lines of `isoloss status --runs`: a header, and one per run."""
+    headers = ("run", "status", "seed", "step", "loss", "attempts", "left", "cell", "where or why")
+    rows = [headers, *map(_run_row, states)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = (str.ljust, str.ljust, *[str.rjust] * 5, str.ljust, str.ljust)
+    return [
+        "  ".join(put(text, n) for put, text, n in zip(aligned, row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _run_row(state: RunState) -> tuple[str, ...]:
+    return (
+        state.run.run_id,
+        "resumable" if state.resumable else state.status,
+        str(state.run.config["seed"]),
+        f"{state.step}/{state.run.cost.steps}",
+        _nats(state.loss_nats),
+        str(state.attempts),
+        duration(state.seconds_left) if state.status == "running" else "-",
+        state.run.cell,
+        whereabouts(state),
     )
-    rows: list[tuple[str, ...]] = [
-        (
-            run.run_id,
-            run.cell,
-            str(run.config["seed"]),
-            human(run.cost.n_params),
-            human(run.cost.tokens),
-            str(run.cost.steps),
-            human(run.cost.flops),
-            f"{100 * run.cost.flops_residual / run.cost.flops:.2f}%",
-            human(run.cost.state_bytes) + "B",
-        )
-        for run in plan.runs[:SHOWN_RUNS]
-    ]
-    left_out = len(plan.runs) - len(rows)
-    if left_out:
-        rows.append(("…", f"{left_out} more, see --json", *[""] * 7))
-    return table(headers, rows, left=2)
 
 
-def _arm_table(plan: Plan) -> Table:
-    headers = ("arm", "runs", "tokens", "FLOPs", "variant's own", "time of one worker")
-    rows = [
-        (
-            arm.arm,
-            str(arm.runs),
-            human(arm.tokens),
-            human(arm.flops),
-            f"{100 * arm.flops_residual / arm.flops:.2f}%",
-            _hours(arm.hours),
-        )
-        for arm in plan.arms
-    ]
-    return table(headers, rows)
+def whereabouts(state: RunState) -> str:
+    """Who is at work on a run, what it waits for, or why it ended as it did."""
+    if state.holder:
+        quiet = f", silent for {state.silent_s:.0f} s" if state.silent_s is not None else ""
+        return state.holder + quiet
+    if state.place and not state.ended:
+        return f"job {state.place.job_id}: {state.place.text}"
+    return state.reason or ""
 
 
-def _hours(hours: float | None) -> str:
-    return duration(None if hours is None else 3600 * hours)
-
-
-def plan_json(grid: Grid, plan: Plan, change: Difference) -> dict[str, Any]:
-    """Everything `isoloss plan --json` prints."""
-    return {
-        "sweep": grid.sweep,
-        "flop_convention": FLOP_CONVENTION,
-        "flops": plan.flops,
-        "hours_of_one_worker": plan.hours,
-        "notices": list(plan.notices),
-        "todo": [state.run.run_id for state in change.todo],
-        "done": [state.run.run_id for state in change.done],
-        "runs": [run.model_dump(mode="json") for run in plan.runs],
-    }
-
-
-def status_table(states: list[RunState], every_run: bool) -> Table:
-    """The table of `isoloss status`: a row per arm, or per run."""
-    made = _status_runs(states) if every_run else _status_arms(states)
-    made.caption, made.caption_justify = status_line(states), "left"
-    return made
-
-
-def _status_arms(states: list[RunState]) -> Table:
-    headers = ("arm", "done", "running", "waiting", "diverged", "failed", "progress", "left")
-    rows = []
-    for arm, members in by_arm(states).items():
-        tally = {
-            name: sum(s.status == name for s in members)
-            for name in ("done", "running", "diverged", "failed")
-        }
-        waiting = sum(state.status in ("planned", "queued") for state in members)
-        flops = sum(state.run.cost.flops for state in members)
-        spent = sum(state.run.cost.flops * state.step / state.run.cost.steps for state in members)
-        left = [
-            s.seconds_left for s in members if s.status == "running" and s.seconds_left is not None
-        ]
-        rows.append(
-            (
-                arm,
-                str(tally["done"]),
-                str(tally["running"]),
-                str(waiting),
-                str(tally["diverged"]),
-                str(tally["failed"]),
-                f"{100 * spent / flops:.0f}%",
-                duration(max(left)) if left else "-",
-            )
-        )
-    return table(headers, rows)
-
-
-def _status_runs(states: list[RunState]) -> Table:
-    headers = ("run", "cell", "status", "seed", "step", "loss", "attempts", "left")
-    rows = [
-        (
-            state.run.run_id,
-            state.run.cell,
-            "resumable" if state.resumable else state.status,
-            str(state.run.config["seed"]),
-            f"{state.step}/{state.run.cost.steps}",
-            loss_text(state),
-            str(state.attempts),
-            duration(state.seconds_left) if state.status == "running" else "-",
-        )
-        for state in states
-    ]
-    return table(headers, rows, left=3)
-
-
-def status_json(states: list[RunState]) -> list[dict[str, Any]]:
+def status_json(states: Sequence[RunState]) -> list[dict[str, Any]]:
     """A list of runs with their state."""
     return [
         {
             "run_id": state.run.run_id,
             "arm": state.run.arm,
             "cell": state.run.cell,
+            "seed": state.run.config["seed"],
             "status": state.status,
             "resumable": state.resumable,
             "step": state.step,
             "steps": state.run.cost.steps,
+            "tokens": state.tokens,
+            "tokens_total": state.run.cost.tokens,
             "loss_nats": state.loss_nats,
+            "tokens_per_s": state.tokens_per_s,
             "seconds_left": state.seconds_left if state.status == "running" else None,
             "attempts": state.attempts,
+            "holder": state.holder,
+            "silent_s": state.silent_s,
+            "scheduler": dataclasses.asdict(state.place) if state.place else None,
             "excluded_because": state.reason,
         }
         for state in states
