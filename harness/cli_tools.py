@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,17 +100,22 @@ def schema() -> None:
     print(json.dumps(grid_schema(), indent=2))
 
 
-def doctor(results: Results = RESULTS) -> None:
-    """Check the environment: versions, device, disk, corpora; say what is missing and what to do.
+def doctor(
+    results: Results = RESULTS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+) -> None:
+    """Check the environment: packages, device, folders, disk, clock, Slurm, MLflow; say what to do.
 
     Example: isoloss doctor
     """
     from harness.doctor import examine
 
     findings = examine(results)
-    for finding in findings:
-        print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
-    raise typer.Exit(0 if all(finding.ok for finding in findings) else 1)
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        print("\n".join(map(str, findings)))
+    raise typer.Exit(1 if any(finding.level == "FAIL" for finding in findings) else 0)
 
 
 def new_recipe(
