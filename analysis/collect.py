@@ -154,6 +154,8 @@ def _grid_row(planned: PlannedRun, manifest: Manifest, run: RunPaths) -> dict[st
         begun = run.n_attempts()
         row |= {"status": "running" if begun else "planned", "attempts": begun}
         row["excluded_because"] = "not finished" if begun else "not started"
+        if run.cancel.exists():
+            row |= {"status": "cancelled", "excluded_because": "cancelled"}
         return row
     # The grid's own labels stand: a record may have been written under an older grid.
     labels = {"arm": planned.arm, "cell": planned.cell, "sweep": manifest.sweep}

@@ -201,6 +201,6 @@ def _about(plan: BenchPlan, peers: dict[str, str]) -> dict[str, Any]:
         "code_version": provenance.code_version(),
         "library_versions": provenance.library_versions(),
         "peers": peers,
-        "hardware": provenance.hardware(plan.threads),
+        "hardware": provenance.hardware(plan.threads, device=plan.device),
         "plan": asdict(plan),
     }
