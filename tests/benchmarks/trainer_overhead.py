@@ -20,7 +20,6 @@ from pathlib import Path
 
 import torch
 
-from harness.callbacks import StopSignal
 from harness.config import RunConfig
 from harness.corpora import open_corpus
 from harness.data import TokenBatches
@@ -32,8 +31,9 @@ from harness.paths import SweepPaths
 from harness.plan import plan, to_manifest
 from harness.records import PlannedRun, write_manifest
 from harness.schedule import lr_fraction
+from harness.stop import StopSignal
 from harness.sweep import mirror_command
-from harness.training import DIAGNOSTIC_SEQUENCES, open_attempt, train
+from harness.training import DIAGNOSTIC_SEQUENCES, train
 
 QUICKSTART = Path("recipes/grids/quickstart.yaml")
 
@@ -77,7 +77,8 @@ def through_trainer(run: PlannedRun, sweep: SweepPaths, number: int) -> float:
     paths.root.mkdir(parents=True)
     execution = grid.execution.model_copy(update={"n_evals": 1})
     begin = time.perf_counter()
-    record = train(twin, grid.sweep, paths, execution, StopSignal(), open_attempt(paths))
+    paths.attempt(1).mkdir(parents=True)
+    record = train(twin, grid.sweep, paths, execution, StopSignal())
     assert record is not None
     return time.perf_counter() - begin
 
