@@ -141,7 +141,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=40)
-    parser.add_argument("--tokens", type=int, default=204800, help="of one run")
+    parser.add_argument("--tokens", type=int, default=266240, help="of one run")
     parser.add_argument("--mlflow", choices=("off", "direct"), default="off")
     parser.add_argument("--skip-hydra", action="store_true")
     options = parser.parse_args()
