@@ -203,7 +203,7 @@ class SweepInHand:
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
         """One at a time looks and submits; a second waits, and then sees what the first did."""
-        from harness.lease import acquire
+        from harness.lease import acquire, forget_old
 
         terms = self.paths.slurm / "turns"
         lease = acquire(terms)
@@ -216,6 +216,7 @@ class SweepInHand:
             yield
         finally:
             lease.end("submitted")
+            forget_old(terms)
 
     def _not_in_vain(self, runs: list[PlannedRun]) -> list[PlannedRun]:
         """Leave out runs whose jobs ended again and again before they began: a setup that fails."""

@@ -38,6 +38,8 @@ LEASE_S = 120.0
 systems may keep showing an old time (NFS: acregmax, acdirmax)."""
 HEARTBEATS_PER_LEASE = 12
 """So many touches fit into a lease."""
+KEPT_TERMS = 5
+"""Terms that :func:`forget_old` keeps: a replaced owner finds its successor among them."""
 LATE_BEATS = 3
 """After so many missed touches an owner counts as silent."""
 HOLDER, HEARTBEAT, END = "holder.json", "heartbeat", "end.json"
@@ -220,6 +222,12 @@ class Lease:
         if not self.lost:
             about = {"how": how, "ended_at": time.time(), **facts}
             write_text_atomically(self.folder / END, json.dumps(about, indent=2) + "\n")
+
+
+def forget_old(terms: Path) -> None:
+    """Remove all but the newest few terms, of a thing whose history nobody needs."""
+    for number in terms_of(terms)[:-KEPT_TERMS]:
+        shutil.rmtree(terms / str(number), ignore_errors=True)
 
 
 def read_end(folder: Path) -> dict[str, Any] | None:

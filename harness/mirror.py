@@ -8,7 +8,6 @@ one has the lease; the others wait without importing MLflow. A pass is ``harness
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 import uuid
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import IsolossError, LeaseLost
 from harness.holder import slurm_job
-from harness.lease import Lease, acquire, terms_of
+from harness.lease import Lease, acquire, forget_old
 from harness.paths import RunPaths, SweepPaths
 from harness.tracking import check_uri
 
@@ -44,8 +43,6 @@ GLANCE_S = 0.2
 """How often a pause looks whether to stop."""
 REPORTED = 3
 """Problems written out; more are counted."""
-KEPT_TERMS = 5
-"""Terms of former mirrors that are left to look at."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +217,7 @@ class Mirror:
         if self._lease.number != self._served + 1:
             self._pusher = None
         self._served = self._lease.number
-        self._prune()
+        forget_old(self.paths.mirror_terms)
         return True
 
     def _tried_to_take(self) -> bool:
@@ -229,10 +226,6 @@ class Mirror:
         except OSError as error:
             self._report(_nothing(f"{self.paths.mirror_terms}: cannot be written ({error})"))
             return False
-
-    def _prune(self) -> None:
-        for number in terms_of(self.paths.mirror_terms)[:-KEPT_TERMS]:
-            shutil.rmtree(self.paths.mirror_terms / str(number), ignore_errors=True)
 
     def _at_work(self, *, trusting: bool) -> Pusher:
         """What passes are made with; knows what MLflow shows while no other mirror was at work."""

@@ -56,16 +56,6 @@ class Partition:
         """Most GPUs on one node."""
         return max((kind.gres.get("gpu", 0) for kind in self.kinds), default=0)
 
-    @property
-    def cpus_per_node(self) -> int:
-        """Most CPUs on one node."""
-        return max((kind.cpus for kind in self.kinds), default=0)
-
-    @property
-    def mem_mb_per_node(self) -> int:
-        """Most memory of one node, in MiB."""
-        return max((kind.mem_mb for kind in self.kinds), default=0)
-
 
 @dataclass(frozen=True)
 class Limits:

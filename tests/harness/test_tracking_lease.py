@@ -14,7 +14,7 @@ import pytest
 from mlflow import MlflowClient
 
 from harness import mirror
-from harness.lease import Lease, acquire, terms_of
+from harness.lease import KEPT_TERMS, Lease, acquire, terms_of
 from harness.mirror import Mirror
 from harness.mirror_pass import Pusher
 from harness.paths import SweepPaths
@@ -206,11 +206,11 @@ def test_of_two_mirrors_that_end_at_once_one_sees_what_came_after_its_last_pass(
 
 
 def test_terms_of_former_mirrors_are_cleared_away(sweep: SweepPaths) -> None:
-    for _ in range(mirror.KEPT_TERMS + 3):
+    for _ in range(KEPT_TERMS + 3):
         stopped_at_once(sweep)
     numbers = terms_of(sweep.mirror_terms)
-    assert numbers == list(range(numbers[-1] - mirror.KEPT_TERMS + 1, numbers[-1] + 1))
-    assert numbers[-1] == mirror.KEPT_TERMS + 3
+    assert numbers == list(range(numbers[-1] - KEPT_TERMS + 1, numbers[-1] + 1))
+    assert numbers[-1] == KEPT_TERMS + 3
 
 
 def test_a_mirror_that_nobody_interrupted_remembers_what_mlflow_shows(
