@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "recipes" / "grids" / "quickstart.yaml"
 COMMANDS = (
     *("plan", "run", "status", "logs", "retry", "sync", "report", "recipes"),
+    *("show", "diff", "failures", "cancel"),
     *("prepare", "schema", "doctor", "new-recipe", "bench"),
 )
 
@@ -240,3 +241,20 @@ def test_plan_says_before_it_is_paid_for_what_cannot_be_compared(tmp_path: Path)
     grid.write_text(RECIPE_GRID.replace('"my_rule:Rule"', "standard") + axes)
     shown = " ".join(isoloss("plan", grid, "--results", tmp_path / "r").stdout.split())
     assert "no interval and no verdict below 3 sizes or budgets per arm; standard has 1" in shown
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--follow",),
+        ("--dry-run",),
+        ("--on", "slurm", "--workers", "2"),
+        ("--on", "slurm", "--follow", "--limit", "1"),
+    ],
+)
+def test_flags_that_would_be_ignored_are_refused(flags: tuple[str, ...], tmp_path: Path) -> None:
+    grid = ROOT / "recipes/grids/quickstart.yaml"
+    done = isoloss("run", grid, *flags, "--results", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("run: --")
+    assert list(tmp_path.iterdir()) == []

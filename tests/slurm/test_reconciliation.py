@@ -206,3 +206,18 @@ def test_follow_tops_up_waves_and_gives_up_on_jobs_that_never_begin(
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout
     assert len(waves.records()) == 2
+
+
+def test_plan_says_whether_the_block_fits_and_a_dry_run_only_writes_scripts(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    sweep = sweep_of(tmp_path, slurm="partition: short")
+    assert "The slurm: block fits this cluster." in sweep.call("plan").stdout
+    long = sweep.call("plan", "--set", "slurm.time=10")
+    assert long.returncode == 0
+    assert "partition short" in " ".join(long.stdout.split())
+    dry = sweep.call("run", "--on", "slurm", "--dry-run")
+    assert dry.returncode == 0, dry.stdout + dry.stderr
+    assert len(list(sweep.paths.slurm.glob("*/script.sh"))) == 1
+    assert not slurm.run("squeue", "-h").stdout
+    assert sweep.statuses() == {"planned": 4}
