@@ -24,6 +24,7 @@ from tests.harness.tracking_sweep import (
     loss,
     planned_run,
     train_row,
+    uri,
     write_steps,
     write_sweep,
 )
@@ -40,10 +41,6 @@ def sweep(mlflow_store: SweepPaths) -> SweepPaths:
 @pytest.fixture
 def client(mlflow_store: SweepPaths) -> MlflowClient:
     return MlflowClient(tracking_uri=uri(mlflow_store))
-
-
-def uri(sweep: SweepPaths) -> str:
-    return f"sqlite:///{sweep.mlflow_db}"
 
 
 def sync(sweep: SweepPaths) -> SyncResult:

@@ -24,6 +24,7 @@ from tests.harness.tracking_sweep import (
     end_run,
     finished_run,
     planned_run,
+    uri,
     write_steps,
     write_sweep,
 )
@@ -54,10 +55,6 @@ def sweep(mlflow_store: SweepPaths) -> SweepPaths:
 @pytest.fixture
 def client(sweep: SweepPaths) -> MlflowClient:
     return MlflowClient(tracking_uri=uri(sweep))
-
-
-def uri(sweep: SweepPaths) -> str:
-    return f"sqlite:///{sweep.mlflow_db}"
 
 
 def held(sweep: SweepPaths) -> Lease:

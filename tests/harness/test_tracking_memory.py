@@ -13,7 +13,7 @@ from harness.mirror import Mirror
 from harness.mirror_memory import recall, remember
 from harness.mirror_pass import Pusher
 from harness.paths import SweepPaths
-from tests.harness.tracking_sweep import begin_attempt, end_run, finished_run, planned_run
+from tests.harness.tracking_sweep import begin_attempt, end_run, finished_run, planned_run, uri
 from tests.harness.tracking_sweep import write_sweep as write_sweep_of
 from tests.harness.tracking_truth import assert_mirrored, runs_of
 
@@ -51,10 +51,6 @@ def conditions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(MlflowClient, "search_runs", recorded)
     return asked
-
-
-def uri(sweep: SweepPaths) -> str:
-    return f"sqlite:///{sweep.mlflow_db}"
 
 
 def follow(sweep: SweepPaths) -> None:

@@ -20,6 +20,7 @@ from tests.harness.tracking_sweep import (
     end_run,
     finished_run,
     planned_run,
+    uri,
     write_steps,
     write_sweep,
 )
@@ -37,10 +38,6 @@ def sweep(mlflow_store: SweepPaths) -> SweepPaths:
 @pytest.fixture
 def client(mlflow_store: SweepPaths) -> MlflowClient:
     return MlflowClient(tracking_uri=uri(mlflow_store))
-
-
-def uri(sweep: SweepPaths) -> str:
-    return f"sqlite:///{sweep.mlflow_db}"
 
 
 def sync(sweep: SweepPaths) -> SyncResult:

@@ -186,3 +186,8 @@ def finished_run(sweep: SweepPaths, run: PlannedRun) -> RunPaths:
     write_steps(paths, 0, run.cost.steps)
     end_run(run, paths)
     return paths
+
+
+def uri(sweep: SweepPaths) -> str:
+    """Tracking URI of the store in a sweep's results folder."""
+    return f"sqlite:///{sweep.mlflow_db}"
