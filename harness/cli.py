@@ -27,6 +27,7 @@ from harness.cli_run import (
     cluster_problems,
     load_plan,
     run,
+    with_options,
 )
 from harness.errors import DataError, IsolossError, MissingExtraError
 from harness.paths import SweepPaths, sweep_paths
@@ -122,8 +123,8 @@ def plan(
     console = tools.console()
     for part in [*plan_tables(planned, change), *_on_this_cluster(loaded)]:
         console.print(part, markup=False, highlight=False)
-    options = [*(f"--set {override}" for override in overrides or ()), *elsewhere(results)]
-    again = " ".join(["isoloss run", grid, *options])
+    target = with_options(grid, overrides, profile, slurm=loaded.slurm is not None)
+    again = " ".join(["isoloss run", target, *elsewhere(results)])
     done = len(change.done) == len(planned.runs)
     following = f"isoloss report {loaded.sweep}" if done else again
     console.print(f"Next: {following}", highlight=False, markup=False)

@@ -107,13 +107,21 @@ def run(
         sweep.run_here(workers, limit, prune)
     else:
         taken = _on_slurm(sweep, limit, prune, follow=follow, dry=dry_run)
+    again = with_options(grid, overrides, profile, slurm=on == "slurm")
+    code = _finish(sweep, again, elsewhere(results), submitted=on == "slurm")
+    raise typer.Exit(0 if dry_run else code if taken else 1)
+
+
+def with_options(
+    grid: str, overrides: list[str] | None, profile: Path | None, *, slurm: bool
+) -> str:
+    """A grid with the options that make it the same runs again, as a next command takes them."""
     options = (
-        *(("--on slurm",) if on == "slurm" else ()),
+        *(("--on slurm",) if slurm else ()),
         *((f"--profile {profile}",) if profile else ()),
         *(f"--set {override}" for override in overrides or ()),
     )
-    code = _finish(sweep, " ".join([grid, *options]), elsewhere(results), submitted=on == "slurm")
-    raise typer.Exit(0 if dry_run else code if taken else 1)
+    return " ".join([grid, *options])
 
 
 def _check_flags(

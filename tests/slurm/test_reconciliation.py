@@ -212,7 +212,9 @@ def test_plan_says_whether_the_block_fits_and_a_dry_run_only_writes_scripts(
     slurm: Cluster, tmp_path: Path
 ) -> None:
     sweep = sweep_of(tmp_path, slurm="partition: short")
-    assert "The slurm: block fits this cluster." in sweep.call("plan").stdout
+    fits = sweep.call("plan").stdout
+    assert "The slurm: block fits this cluster." in fits
+    assert f"isoloss run {sweep.grid} --on slurm" in " ".join(fits.split())
     long = sweep.call("plan", "--set", "slurm.time=10")
     assert long.returncode == 0
     assert "partition short" in " ".join(long.stdout.split())
