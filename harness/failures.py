@@ -24,7 +24,7 @@ EQUAL_FAILURES = 3
 MAX_SIGNATURE = 200
 """Characters of a signature."""
 RESCAN_S = 30.0
-"""Seconds before the records of an arm without a result are looked through again."""
+"""Seconds before records are looked through again for results of the same arms."""
 _REPLACED = (
     (re.compile(r"(?<![\w/#<>.])(?:/[^\s/'\",:;()\[\]]+)+/?"), "<path>"),
     (re.compile(r"(?<![\w/<>])[\w.+-]+(?:/[\w.+@=-]+){2,}"), "<path>"),
@@ -166,6 +166,7 @@ class FailureLog:
         self._settled: set[str] = set()
         self._proven: set[str] = set()
         self._scanned_at = -RESCAN_S
+        self._scanned_for: set[str] = set()
 
     def rows(self) -> dict[str, Failure]:
         """Return the newest failure of every run that ever failed."""
@@ -201,9 +202,9 @@ class FailureLog:
 
     def arms_with_result(self, arms: set[str]) -> set[str]:
         """Those of ``arms`` of which a run is done or diverged."""
-        now = time.monotonic()
-        if not arms <= self._proven and now - self._scanned_at >= RESCAN_S:
-            self._scanned_at = now
+        now, missing = time.monotonic(), arms - self._proven
+        if missing and (not missing <= self._scanned_for or now - self._scanned_at >= RESCAN_S):
+            self._scanned_at, self._scanned_for = now, missing
             self._scan()
         return arms & self._proven
 

@@ -166,6 +166,16 @@ def test_another_arms_result_does_not_free_it(sweep: SweepPaths) -> None:
     assert hold_reason(sweep, STANDARD[2], 3)
 
 
+def test_a_result_frees_its_arm_although_the_records_were_looked_through_just_before(
+    sweep: SweepPaths,
+) -> None:
+    fail(sweep, STANDARD[0], OOM)
+    assert hold_reason(sweep, STANDARD[1], 9), "this looked through the records"
+    finish(sweep, FULL[0])
+    fail(sweep, FULL[1], OOM)
+    assert hold_reason(sweep, FULL[2], 9) is None
+
+
 def test_a_torn_line_loses_only_itself(sweep: SweepPaths) -> None:
     fail(sweep, STANDARD[0], "A: x")
     with sweep.failures.open("ab") as stream:
