@@ -24,11 +24,10 @@ from harness.records import read_record
 from harness.run_facts import dead_attempts
 from harness.slurm.unbegun import Unbegun, last_words
 from harness.status import RunState
+from harness.tails import tail
 
 OWN = ("harness", "recipes", "analysis")
 """Packages whose frames name a failure."""
-TAIL_BYTES = 1 << 16
-"""How much of a log is searched for its last traceback."""
 SHOWN_RUNS = 6
 """Runs of a group that are named."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -44,8 +43,6 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "DEADLINE": ("the deadline came", RESUMED),
 }
 """What Slurm's states mean for an attempt that died, and what to do."""
-
-
 NEVER_BEGAN = "mend what the log says (slurm.setup, the environment), then isoloss run again"
 """What to do where jobs end before their runs begin."""
 
@@ -188,10 +185,7 @@ def _modified(log: Path) -> float:
 
 def _tail(log: Path) -> str:
     try:
-        with log.open("rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - TAIL_BYTES))
-            return stream.read().decode("utf-8", errors="replace")
+        return tail(log).decode("utf-8", errors="replace")
     except OSError:
         return ""
 

@@ -24,6 +24,7 @@ from harness.paths import SweepPaths
 from harness.records import FINAL_STATUSES, Manifest, PlannedRun, Status, read_record
 from harness.slurm.types import Place
 from harness.status_cache import Known, StatKey, StatusCache, stat_key
+from harness.tails import tail
 
 STATUS_ORDER: tuple[Status, ...] = (
     *("done", "running", "queued", "planned"),
@@ -330,10 +331,7 @@ def execution_value(manifest: Manifest, name: str, default: Any) -> Any:
 def last_row(path: Path) -> dict[str, Any] | None:
     """Read the last training row of a metrics file from its tail; None when there is none."""
     try:
-        with path.open("rb") as stream:
-            stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, stream.tell() - TAIL_BYTES))
-            lines = stream.read().splitlines()
+        lines = tail(path, TAIL_BYTES).splitlines()
     except FileNotFoundError:
         return None
     for line in reversed(lines):

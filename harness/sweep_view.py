@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import getpass
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from harness.failures import EQUAL_FAILURES, held_arms, open_breaker
 from harness.overview import Overview, Surroundings, overview
 from harness.paths import SweepPaths
 from harness.records import Manifest, read_manifest
-from harness.slurm.types import Place, QueueTask
+from harness.slurm.types import Place
 from harness.slurm.unbegun import Unbegun, unbegun_runs
 from harness.status import RunState, StateReader, execution_value, lease_seconds
 from harness.status_cache import StatKey, stat_key
@@ -55,9 +54,10 @@ class Scheduler:
         return self._answer
 
     def _ask(self) -> SchedulerAnswer:
+        from harness.slurm.call import Patience
         from harness.slurm.view import look_at_slurm
 
-        seen = look_at_slurm(self.paths, ask=self._tasks)
+        seen = look_at_slurm(self.paths, patience=Patience(query_s=ANSWER_WITHIN_S))
         if seen.reachable and seen.message is None:
             return SchedulerAnswer(seen.places, "Slurm answers")
         what = "no Slurm on this machine" if seen.reachable else "Slurm does not answer"
@@ -73,17 +73,6 @@ class Scheduler:
             A submission is damaged.
         """
         return unbegun_runs(self.paths, states) if self.ask().answered else []
-
-    def _tasks(self) -> list[QueueTask]:
-        """What Slurm has of all who submitted."""
-        from harness.slurm.call import Patience
-        from harness.slurm.queue import queue_rows
-        from harness.slurm.submissions import read_submissions
-
-        submitters = {submission.user for submission in read_submissions(self.paths)}
-        users = None if submitters == {getpass.getuser()} else sorted(submitters)
-        patience = Patience(query_s=ANSWER_WITHIN_S)
-        return [row.task for row in queue_rows(users=users, ended=True, patience=patience)]
 
 
 class SweepView:

@@ -21,6 +21,7 @@ from harness.job import Job
 from harness.lease import HOLDER, terms_of
 from harness.paths import SweepPaths
 from harness.snapshot import import_environment
+from harness.tails import last_lines
 
 POLL_S = 0.25
 """Pause between two looks at the workers."""
@@ -172,5 +173,4 @@ def visible_gpus() -> list[str]:
 
 def last_line(log: Path) -> str:
     """Last words of a log."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing was logged")
+    return (last_lines(log) or ["nothing was logged"])[-1]

@@ -16,9 +16,8 @@ from harness.lease import HOLDER
 from harness.paths import SweepPaths
 from harness.slurm.submissions import Submission, read_submissions, submission_paths
 from harness.status import RunState
+from harness.tails import last_lines
 
-TAIL_BYTES = 4096
-"""How much of an output is searched for its last line."""
 SILENT = "printed nothing"
 SAID = "isoloss: "
 """Start of the lines that a job's script adds, such as the worker's exit code; why is above."""
@@ -100,13 +99,6 @@ def _began_another(paths: SweepPaths, runs: Sequence[str], begun: Sequence[str],
 
 def last_words(log: Path) -> str:
     """Last line of a job's output, passing over what its script adds."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, stream.tell() - TAIL_BYTES))
-            text = stream.read().decode("utf-8", errors="replace")
-    except OSError:
-        return SILENT
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = last_lines(log)
     told = [line for line in lines if not line.startswith(SAID)] or lines
     return told[-1] if told else SILENT

@@ -13,14 +13,14 @@ import functools
 import getpass
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import IsolossError
 from harness.lease import fs_now
 from harness.paths import SweepPaths
-from harness.slurm.call import NoCluster
+from harness.slurm.call import PATIENCE, NoCluster, Patience
 from harness.slurm.queue import is_ended, queue_rows, waiting
 from harness.slurm.submissions import (
     Submission,
@@ -55,7 +55,7 @@ def look_at_slurm(
     paths: SweepPaths,
     *,
     sure: bool = False,
-    ask: Callable[[], list[QueueTask]] | None = None,
+    patience: Patience = PATIENCE,
 ) -> SchedulerView:
     """Find the runs of a sweep in Slurm's queue.
 
@@ -63,9 +63,8 @@ def look_at_slurm(
     ----------
     sure
         Look a second time when runs are missing, before they are called lost.
-    ask
-        Returns the tasks that Slurm knows, ended ones too as long as it remembers them; default:
-        those of all users who submitted.
+    patience
+        How long to wait for the controller.
 
     Returns
     -------
@@ -75,13 +74,12 @@ def look_at_slurm(
     submissions = read_submissions(paths)
     if not submissions:
         return SchedulerView()
-    ask = ask or (lambda: _known_tasks(submissions))
     now = fs_now(paths.root)
     try:
-        tasks = ask()
+        tasks = _known_tasks(submissions, patience)
         if sure and _unseen(submissions, tasks, paths):
             time.sleep(LOOK_GAP_S)
-            tasks = _joined(tasks, ask())
+            tasks = _joined(tasks, _known_tasks(submissions, patience))
     except (NoSlurmHere, NoCluster) as error:
         known = "Jobs of this sweep that still run elsewhere are known by their leases alone."
         return SchedulerView(message=f"{error} {known}")
@@ -100,8 +98,10 @@ def look_at_slurm(
     )
 
 
-def _known_tasks(submissions: list[Submission]) -> list[QueueTask]:
-    return [row.task for row in queue_rows(users=_submitters(submissions), ended=True)]
+def _known_tasks(submissions: list[Submission], patience: Patience) -> list[QueueTask]:
+    """Tasks of all who submitted, ended ones too as long as Slurm remembers them."""
+    rows = queue_rows(users=_submitters(submissions), ended=True, patience=patience)
+    return [row.task for row in rows]
 
 
 def _submitters(submissions: list[Submission]) -> list[str] | None:
