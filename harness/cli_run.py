@@ -38,12 +38,15 @@ def load_plan(
 ) -> tuple[Grid, Plan]:
     """Read a grid and price its runs."""
     from harness.grid import load_grid
+    from harness.launch.ranks import sequences_per_rank
     from harness.pace import read_pace
     from harness.plan import plan as make_plan
     from harness.provenance import device_name
 
     chosen = profile or _default_profile()
     loaded = load_grid(Path(grid), tuple(overrides or ()), profile=chosen)
+    for run in loaded.runs if loaded.execution.devices * loaded.execution.nodes > 1 else ():
+        sequences_per_rank(run.config, loaded.execution)  # or every run would fail by itself
     # Runs bound for Slurm meet other devices than this machine's: the one that was measured most.
     device = None if loaded.slurm else device_name()
     return loaded, make_plan(loaded, read_pace(sweep_paths(results, loaded.sweep), device))

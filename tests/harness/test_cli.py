@@ -258,3 +258,13 @@ def test_flags_that_would_be_ignored_are_refused(flags: tuple[str, ...], tmp_pat
     assert done.returncode == 2
     assert done.stderr.startswith("run: --")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_batch_that_does_not_divide_over_the_processes_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    grid = ROOT / "recipes/grids/quickstart.yaml"
+    done = isoloss("run", grid, "--set", "execution.devices=3", "--results", tmp_path)
+    assert done.returncode == 2
+    assert "do not divide over 3 processes" in done.stderr
+    assert list(tmp_path.iterdir()) == []
