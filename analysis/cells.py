@@ -17,6 +17,8 @@ from analysis.laws import Floats, log_excess
 
 # Two budgets closer than this are one compute level; real ladders step by 1.5x or more.
 SAME_LEVEL = 1.05
+# What two runs of different arms must share to be compared.
+_MATCHED = ["size_key", "pair_key", "seed"]
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,13 @@ class Currency:
     unit: str
 
 
-FLOPS = Currency("flops", "flops", "FLOPs with the variant's own", "FLOPs")
+FLOPS = Currency("flops", "flops", "training FLOPs", "FLOPs")
 FLOPS_WITHOUT = Currency(
-    "flops_without", "flops_without_residual", "FLOPs without the variant's own", "FLOPs"
+    "flops_without", "flops_without_residual", "training FLOPs without the variant's own", "FLOPs"
 )
 WALL_CLOCK = Currency("wall_clock", "train_s", "wall-clock", "s")
-CURRENCIES = (FLOPS, FLOPS_WITHOUT, WALL_CLOCK)
+TOKENS = Currency("tokens", "tokens", "tokens", "tokens")
+CURRENCIES = (FLOPS, FLOPS_WITHOUT, WALL_CLOCK, TOKENS)
 
 
 @dataclass(frozen=True)
@@ -88,59 +91,41 @@ def cell_points(used: pd.DataFrame, currency: Currency) -> tuple[CellPoint, ...]
 
     Runs without a value in the currency are left out.
     """
-    rows = used[used[currency.column].notna()]
+    rows = used.loc[used[currency.column].notna(), ["arm", "size", *_MATCHED, "loss_nats"]]
+    if rows.empty:
+        return ()
+    rows = rows.assign(log_compute=np.log(used[currency.column].astype(float)))
+    settings = rows.groupby(["arm", "size_key", "pair_key"], sort=True)["loss_nats"]
+    spread = settings.agg(mean="mean", variance="var").groupby(level=["arm", "size_key"])
+    cells = rows.groupby(["arm", "size_key"], sort=True)
+    table = pd.DataFrame(
+        {
+            "size": cells["size"].first(),
+            "compute": np.exp(cells["log_compute"].mean()),
+            "loss": spread["mean"].mean(),
+            # NaN where no setting has two runs: the mean leaves those out.
+            "seed_sd": np.sqrt(spread["variance"].mean()),
+            "n_seeds": cells["seed"].nunique(),
+            "n_settings": cells["pair_key"].nunique(),
+            "seed_losses": cells["loss_nats"].agg(tuple),
+        }
+    )
     points = [
-        _cell(str(key[0]), group, currency) for key, group in rows.groupby(["arm", "size_key"])
+        CellPoint(
+            arm=str(key[0]),
+            size=str(cell.size_),
+            compute=float(cell.compute),
+            loss=float(cell.loss),
+            seed_sd=None if np.isnan(cell.seed_sd) else float(cell.seed_sd),
+            n_seeds=int(cell.n_seeds),
+            n_settings=int(cell.n_settings),
+            seed_losses=tuple(float(loss) for loss in cell.seed_losses),
+        )
+        for key, cell in zip(
+            table.index, table.rename(columns={"size": "size_"}).itertuples(), strict=True
+        )
     ]
     return tuple(sorted(points, key=lambda point: (point.arm, point.compute)))
-
-
-def _cell(arm: str, group: pd.DataFrame, currency: Currency) -> CellPoint:
-    settings = group.groupby("pair_key")["loss_nats"]
-    spreads = settings.std(ddof=1).dropna()
-    return CellPoint(
-        arm=arm,
-        size=str(group["size"].iloc[0]),
-        compute=float(np.exp(np.log(group[currency.column].astype(float)).mean())),
-        loss=float(settings.mean().mean()),
-        seed_sd=float(np.sqrt((spreads**2).mean())) if len(spreads) else None,
-        n_seeds=int(group["seed"].nunique()),
-        n_settings=int(group["pair_key"].nunique()),
-        seed_losses=tuple(float(loss) for loss in group["loss_nats"]),
-    )
-
-
-def match_sizes(
-    used: pd.DataFrame, arm: str, baseline: str, currency: Currency
-) -> tuple[MatchedSize, ...]:
-    """Match the runs of an arm with the baseline's: same seed and configuration but for the recipe.
-
-    Grouped by size, so that further settings at one size are replicates, not sizes. Ordered by the
-    baseline's compute.
-    """
-    rows = used[used[currency.column].notna()]
-    rows = rows[["arm", "size", *_MATCHED, "loss_nats", currency.column]]
-    base = rows[rows["arm"] == baseline]
-    joined = base.merge(rows[rows["arm"] == arm], on=_MATCHED, suffixes=("_base", "_arm"))
-    matched = [_match(group, currency) for _, group in joined.groupby("size_key")]
-    return tuple(sorted(matched, key=lambda match: match.log_compute_base))
-
-
-_MATCHED = ["size_key", "pair_key", "seed"]
-
-
-def _match(group: pd.DataFrame, currency: Currency) -> MatchedSize:
-    def column(name: str) -> Floats:
-        return np.asarray(group[name], dtype=np.float64)
-
-    return MatchedSize(
-        size=str(group["size_base"].iloc[0]),
-        log_compute_base=float(np.log(column(f"{currency.column}_base")).mean()),
-        log_compute_arm=float(np.log(column(f"{currency.column}_arm")).mean()),
-        losses_base=column("loss_nats_base"),
-        losses_arm=column("loss_nats_arm"),
-        n_seeds=int(group["seed"].nunique()),
-    )
 
 
 def pair_points(matched: Sequence[MatchedSize], asymptote: float = 0.0) -> tuple[PairPoint, ...]:
@@ -161,8 +146,13 @@ def pair_points(matched: Sequence[MatchedSize], asymptote: float = 0.0) -> tuple
 
 
 def n_levels(log_compute: Floats) -> int:
-    """Count compute levels that differ by more than :data:`SAME_LEVEL`."""
-    if not len(log_compute):
-        return 0
-    gaps = np.diff(np.sort(np.asarray(log_compute, dtype=np.float64)))
-    return 1 + int(np.sum(gaps > np.log(SAME_LEVEL)))
+    """Count compute levels: one ends where ln C exceeds its first value by ln 1.05.
+
+    The factor is :data:`SAME_LEVEL`.
+    """
+    count, first = 0, -np.inf
+    logs = np.asarray(log_compute, dtype=np.float64)
+    for x in np.sort(logs[np.isfinite(logs)]):
+        if x - first > np.log(SAME_LEVEL):
+            count, first = count + 1, x
+    return count

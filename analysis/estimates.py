@@ -17,6 +17,26 @@ class FitRefused(IsolossError):
     """The data cannot carry the estimate that was asked for: the message says what is missing."""
 
 
+class TooFewData(FitRefused):
+    """Fewer distinct sizes, budgets or seeds than the law has unknowns to find."""
+
+
+class BadValue(FitRefused):
+    """A number that the law cannot take: a loss at or below E, a size of zero, a NaN."""
+
+
+class NoMinimum(FitRefused):
+    """A minimum is not bracketed: the lowest point lies at the edge, or the curve has none."""
+
+
+class NotConverged(FitRefused):
+    """The optimiser did not reach a minimum: no certificate, so no number."""
+
+
+class NotComparable(FitRefused):
+    """Losses of different evaluation sets, tokenisers or FLOP conventions stand in one table."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Interval:
     """An estimate and its confidence interval.
@@ -53,19 +73,33 @@ class Exclusion:
     reason: str
 
 
+TOO_WIDE = 100.0
+"""Upper over lower end of a ratio's interval above which its ends are not shown."""
+
+
 def ratio_parts(interval: Interval) -> tuple[str, str]:
     """Value and interval for reading: ``("1.24", "[1.19, 1.30]")``.
 
-    Two decimals, three where the interval is narrower than 0.04; ``("undefined", "")`` and
-    ``("1.24", "[no interval]")`` where that is all there is.
+    Two decimals, three where the interval is narrower than 0.04; ``("undefined", "")``,
+    ``("1.24", "[no interval]")`` and, where the upper end is more than :data:`TOO_WIDE` times the
+    lower, ``("1.24", "[too wide]")``: such ends stay in the data, they tell a reader nothing.
     """
     if interval.estimate is None:
         return "undefined", ""
     if interval.low is None or interval.high is None:
         return _fixed(interval.estimate, 2), "[no interval]"
+    if too_wide(interval):
+        return _fixed(interval.estimate, 2), "[too wide]"
     decimals = 3 if interval.high - interval.low < 0.04 else 2
     ends = ", ".join(_fixed(end, decimals) for end in (interval.low, interval.high))
     return _fixed(interval.estimate, decimals), f"[{ends}]"
+
+
+def too_wide(interval: Interval) -> bool:
+    """Tell whether a ratio's interval spans more than a factor of :data:`TOO_WIDE`."""
+    if interval.low is None or interval.high is None:
+        return False
+    return not interval.high <= TOO_WIDE * interval.low
 
 
 def _fixed(value: float, decimals: int) -> str:

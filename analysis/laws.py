@@ -5,9 +5,12 @@ Symbols, used nowhere else in the code base:
 ====== ==========================================================================
 L      loss, nats per token
 E      irreducible loss (asymptote), nats per token
-C      compute in the currency at hand: training FLOPs, or seconds
+C      compute in the currency at hand: training FLOPs, seconds or tokens
+N, D   parameters, training tokens
 a      log coefficient of an arm
-alpha  exponent, > 0 when loss falls with compute; shared by arms unless said
+alpha  exponent of C, or of N beside D, > 0 when loss falls; shared by arms unless said
+A, B   coefficients of N^-alpha and D^-beta
+beta   exponent of D
 rho    iso-loss compute multiplier C_baseline(L) / C_arm(L); > 1: the arm is cheaper
 ====== ==========================================================================
 
@@ -93,3 +96,55 @@ def crossings(loss: float, log_compute: Floats, log_loss: Floats) -> list[float]
         if not found or abs(at - found[-1]) > 1e-12:
             found.append(at)
     return found
+
+
+def joint_loss(
+    n_params: Floats | float,
+    tokens: Floats | float,
+    *,
+    asymptote: float,
+    a: float,
+    b: float,
+    alpha: float,
+    beta: float,
+) -> Floats:
+    """Loss of ``L(N, D) = E + A N^-alpha + B D^-beta`` with ``A = exp(a)``, ``B = exp(b)``, nats.
+
+    Hoffmann et al. 2022, arXiv 2203.15556, equation 2.
+    """
+    n, d = np.log(np.asarray(n_params, np.float64)), np.log(np.asarray(tokens, np.float64))
+    return asymptote + np.exp(a - alpha * n) + np.exp(b - beta * d)
+
+
+def optimal_allocation(
+    flops: Floats | float, *, a: float, b: float, alpha: float, beta: float, flops_per_nd: float = 6
+) -> tuple[Floats, Floats]:
+    """Parameters and tokens of least loss under ``C = k N D``.
+
+    ``N* = G (C/k)^(beta/(alpha+beta))``, ``D* = (C/k) / N*``,
+    ``G = (alpha A / (beta B))^(1/(alpha+beta))`` (arXiv 2203.15556, equation 4).
+    """
+    budget = np.log(np.asarray(flops, np.float64) / flops_per_nd)
+    log_g = (np.log(alpha / beta) + a - b) / (alpha + beta)
+    log_n = log_g + beta / (alpha + beta) * budget
+    return np.exp(log_n), np.exp(budget - log_n)
+
+
+def broken_power_loss(
+    compute: Floats | float,
+    *,
+    asymptote: float,
+    a: float,
+    alpha: float,
+    change: float,
+    log_break: float,
+    width: float,
+) -> Floats:
+    """Power law with one smooth break: ``E + exp(a) C^-alpha (1 + (C/C_b)^(1/w))^(-change w)``.
+
+    Slope ``alpha`` well below ``C_b = exp(log_break)``, ``alpha + change`` well above; ``w``
+    is the width of the break in ln C (Caballero et al. 2022, arXiv 2210.14891, equation 1).
+    """
+    x = np.log(np.asarray(compute, np.float64))
+    bend = change * width * np.logaddexp(0.0, (x - log_break) / width)
+    return asymptote + np.exp(a - alpha * x - bend)
