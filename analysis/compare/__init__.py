@@ -1,0 +1,1 @@
+"""Arms against the baseline: iso-loss multipliers, their intervals, their sensitivity."""

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from analysis.cells import PairPoint
+from analysis.compare.fieller import iso_loss_ratio
+from analysis.compare.matching import SizeRuns
+from analysis.compare.simultaneous import simultaneous
+from analysis.compare.unpaired import unpaired_ratio
+from analysis.compare.wild import WEBB, wild_bootstrap
+from analysis.estimates import Interval
+from tests.analysis.published_losses import KIMI_ARMS, draw_pairs, kimi_pairs
+
+
+def log_width(interval: Interval) -> float:
+    assert interval.low is not None
+    assert interval.high is not None
+    return float(np.log(interval.high / interval.low))
+
+
+def refitted(pairs: list[PairPoint], y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Parallel lines by least squares on the stacked design: coefficients (a_b, a_v, s), fit."""
+    n = len(pairs)
+    x = np.array([p.log_compute_base for p in pairs] + [p.log_compute_arm for p in pairs])
+    design = np.column_stack([np.repeat([1.0, 0.0], n), np.repeat([0.0, 1.0], n), -x])
+    found = np.linalg.lstsq(design, y, rcond=None)[0]
+    return found, design @ found
+
+
+def test_webb_weights_have_mean_zero_and_variance_one() -> None:
+    assert len(set(WEBB)) == 6
+    assert (WEBB.mean(), (WEBB**2).mean()) == pytest.approx((0.0, 1.0))
+
+
+def test_wild_bootstrap_agrees_with_refitting_every_sample_by_least_squares() -> None:
+    pairs, n, replicates = kimi_pairs("block_attnres"), 5, 300
+    y = np.array([p.log_excess_base for p in pairs] + [p.log_excess_arm for p in pairs])
+    (a_base, a_arm, slope), fitted = refitted(pairs, y)
+    estimate = (a_base - a_arm) / slope
+    drawn = []
+    for weights in np.random.default_rng(3).choice(WEBB, (replicates, n)):
+        residual = np.tile(weights, 2) * (y - fitted) * np.sqrt(5 / 4)
+        (one, other, s), _ = refitted(pairs, fitted + residual)
+        drawn.append((one - other) / s - estimate)
+    t_over_z = 2.7764451051977987 / 1.959963984540054
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    expected = np.exp([estimate, estimate - t_over_z * high, estimate - t_over_z * low])
+    found = wild_bootstrap(pairs, replicates=replicates, seed=3)
+    assert (found.estimate, found.low, found.high) == pytest.approx(tuple(expected), rel=1e-9)
+
+
+def test_wild_bootstrap_repeats_under_one_seed_and_barely_moves_under_another() -> None:
+    pairs = kimi_pairs("block_attnres")
+    first, again, other = (wild_bootstrap(pairs, seed=seed) for seed in (0, 0, 1))
+    assert first == again
+    assert other.low != first.low
+    assert (other.low, other.high) == pytest.approx((first.low, first.high), rel=0.01)
+
+
+def test_wild_bootstrap_gives_no_interval_from_two_sizes_or_without_a_sure_slope() -> None:
+    assert not wild_bootstrap(kimi_pairs("block_attnres")[:2]).bounded
+    pairs = draw_pairs(np.random.default_rng(1), 3, 1.2, 0.0, 0.06)
+    found = wild_bootstrap(pairs)
+    assert (found.bounded, found.estimate is None or found.reason is not None) == (False, True)
+
+
+def test_unpaired_interval_of_the_published_table() -> None:
+    pairs = kimi_pairs("block_attnres")
+    base = [
+        SizeRuns(size=p.size, log_compute=p.log_compute_base, losses=np.array([p.loss_base]))
+        for p in pairs
+    ]
+    arm = [
+        SizeRuns(size=p.size, log_compute=p.log_compute_arm, losses=np.array([p.loss_arm]))
+        for p in pairs
+    ]
+    found, _ = unpaired_ratio(base, arm)
+    # Computed independently of this code base.
+    assert (found.low, found.high) == pytest.approx((1.145, 1.341), abs=5e-4)
+    assert log_width(found) > 1.7 * log_width(iso_loss_ratio(pairs))
+
+
+def test_family_wise_interval_of_one_arm_is_its_own() -> None:
+    pairs = kimi_pairs("block_attnres")
+    alone, own = simultaneous({"block": pairs})["block"], iso_loss_ratio(pairs)
+    assert (alone.low, alone.high) == pytest.approx((own.low, own.high), rel=1e-12)
+
+
+def test_arms_with_the_same_errors_cost_nothing_and_different_ones_less_than_bonferroni() -> None:
+    pairs = kimi_pairs("block_attnres")
+    own = log_width(iso_loss_ratio(pairs))
+    twins = simultaneous({"one": pairs, "other": pairs})
+    # Only the Monte-Carlo error of the quantile is between them.
+    assert log_width(twins["one"]) == pytest.approx(own, rel=0.04)
+    family = simultaneous({arm: kimi_pairs(arm) for arm in KIMI_ARMS})
+    bonferroni = log_width(iso_loss_ratio(pairs, 1 - 0.05 / 3))
+    assert own < log_width(family["block_attnres"]) < bonferroni
+
+
+def test_arms_of_other_sizes_are_independent_in_the_family() -> None:
+    rng = np.random.default_rng(5)
+    one, other = draw_pairs(rng, 5, 1.2, 0.0, 0.003), draw_pairs(rng, 5, 1.2, 0.0, 0.003)
+    moved = [replace(pair, size=f"other {pair.size}") for pair in other]
+    found = simultaneous({"one": one, "other": moved}, draws=40_000)
+    sidak = iso_loss_ratio(one, 0.95**0.5)
+    assert log_width(found["one"]) == pytest.approx(log_width(sidak), rel=0.02)
+
+
+def test_arm_without_an_estimate_leaves_the_family_alone() -> None:
+    pairs = kimi_pairs("block_attnres")
+    found = simultaneous({"block": pairs, "nothing": [], "two": pairs[:2]})
+    assert found["nothing"].estimate is None
+    assert not found["two"].bounded
+    assert found["block"].low == pytest.approx(iso_loss_ratio(pairs).low)
