@@ -1,0 +1,1 @@
+"""Synthetic worlds that play a grid: interval width, power, the cheapest design."""
