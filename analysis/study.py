@@ -1,45 +1,111 @@
-"""Everything computed from one sweep: laws and multipliers in every currency, as data and JSON.
+"""Everything computed from one set of runs: laws, multipliers, their doubts.
 
-Pure; takes the frame of ``collect``. A law that is refused is kept as its reason.
+Pure; takes the frame of ``collect`` or of ``intake``. What is refused is kept as its reason.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+import numpy as np
 import pandas as pd
 
-from analysis.cells import CURRENCIES, cell_points
+from analysis.cells import CURRENCIES, FLOPS, CellPoint, cell_points, pair_points
 from analysis.collect import usable
-from analysis.compare import Multiplier, compare_arms
-from analysis.estimates import Exclusion, FitRefused
-from analysis.fit import FitResult, fit_shared
+from analysis.compare.arms import compare_arms
+from analysis.compare.curve import MultiplierCurve, multiplier_curve
+from analysis.compare.matching import match_table
+from analysis.compare.pairwise import PairwiseTest, pairwise_arms
+from analysis.compare.sensitivity import SensitivityRow, sensitivity
+from analysis.compare.types import Multiplier
+from analysis.estimates import Exclusion, FitRefused, NotComparable
+from analysis.fit.block_size import BlockSizeFit
+from analysis.fit.isoflop import IsoFlopComparison
+from analysis.fit.joint import JointFit
+from analysis.fit.joint_profile import JointProfile
+from analysis.fit.noise import NoiseModel, fit_noise, lack_of_fit, variance_trend
+from analysis.fit.rescaled import RescaledArm, rescaled_arms
+from analysis.fit.shared import SharedFit, fit_shared
+from analysis.fit.slope_test import SlopeTest, slope_test
+from analysis.fit.surface import GainTest, SurfaceFit
+from analysis.study_shapes import (
+    block_size_curve,
+    isoflop_curves,
+    joint_law,
+    shape_gains,
+    shape_surfaces,
+)
 from harness.cost import FLOP_CONVENTION
-from harness.records import Manifest
+
+Found = TypeVar("Found")
+_NOTHING = "nothing is compared"
+_PAIRS_MOST = 40
+"""Arms beyond which they are not compared among themselves: 780 pairs find nothing."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """Everything computed from one sweep."""
+    """Everything computed from one set of runs; a text in place of a result says why none."""
 
     runs: pd.DataFrame
     baseline: str
     asymptote: float
-    laws: Mapping[str, FitResult | str]
-    """By currency: the fit, or why there is none."""
+    """Pinned E, nats."""
+    flop_convention: str
+    laws: Mapping[str, SharedFit | str]
+    """By currency: one exponent, a coefficient per arm."""
     comparisons: Mapping[str, tuple[Multiplier, ...]]
     """By currency, the headline currency first."""
+    curves: Mapping[str, MultiplierCurve | str] = field(default_factory=dict)
+    """By arm, in FLOPs."""
+    sensitivity: Mapping[str, tuple[SensitivityRow, ...]] = field(default_factory=dict)
+    """By arm, in FLOPs."""
+    pairwise: tuple[PairwiseTest, ...] | str = _NOTHING
+    slopes: SlopeTest | str = _NOTHING
+    noise: NoiseModel | str = _NOTHING
+    joint: JointFit | str = _NOTHING
+    joint_profile: JointProfile | None = None
+    rescaled: Mapping[str, RescaledArm] = field(default_factory=dict)
+    """By arm: what it is worth in parameters and tokens under the joint law."""
+    isoflop: Mapping[str, IsoFlopComparison | str] = field(default_factory=dict)
+    """By arm; only arms that ran several sizes at one budget."""
+    surfaces: Mapping[str, SurfaceFit | str] = field(default_factory=dict)
+    """By arm; only where one budget was run over depth and width."""
+    gains: Mapping[str, GainTest] = field(default_factory=dict)
+    """By arm: whether its gain is the same at all shapes; only where both arms have a map."""
+    block_size: BlockSizeFit | str = _NOTHING
     refusal: str | None = None
     """Why nothing is compared at all: the runs measured different losses."""
 
 
-def analyse(runs: pd.DataFrame, baseline: str, asymptote: float = 0.0) -> Analysis:
+def analyse(
+    runs: pd.DataFrame,
+    baseline: str,
+    asymptote: float = 0.0,
+    *,
+    flop_convention: str = FLOP_CONVENTION,
+    extrapolate_to: float | None = None,
+    level: float = 0.95,
+) -> Analysis:
     """Fit and compare in every currency; what is refused becomes its reason.
+
+    Parameters
+    ----------
+    runs
+        All runs; those with ``excluded_because`` enter no fit.
+    baseline
+        Arm compared with.
+    asymptote
+        Pinned E, nats.
+    flop_convention
+        How the FLOPs of the runs were counted.
+    extrapolate_to
+        FLOPs up to which multipliers are extrapolated, as a band over E; None: not at all.
+    level
+        Confidence level.
 
     Raises
     ------
@@ -47,71 +113,165 @@ def analyse(runs: pd.DataFrame, baseline: str, asymptote: float = 0.0) -> Analys
         The pinned E lies at or above a loss.
     """
     used = usable(runs)
-    mixed = _mixed_losses(used)
-    if mixed:
-        nothing: dict[str, tuple[Multiplier, ...]] = {currency.name: () for currency in CURRENCIES}
-        return Analysis(runs, baseline, asymptote, dict.fromkeys(nothing, mixed), nothing, mixed)
-    excluded = runs[runs["excluded_because"].notna()]
-    exclusions = [
-        Exclusion(str(r.run_id), str(r.arm), str(r.excluded_because)) for r in excluded.itertuples()
-    ]
-    laws: dict[str, FitResult | str] = {}
-    for currency in CURRENCIES:
+    empty = Analysis(
+        runs=runs,
+        baseline=baseline,
+        asymptote=asymptote,
+        flop_convention=flop_convention,
+        laws={currency.name: _NOTHING for currency in CURRENCIES},
+        comparisons={currency.name: () for currency in CURRENCIES},
+    )
+    try:
+        _same_loss(used)
+    except NotComparable as refusal:
+        reason = str(refusal)
+        none = dict.fromkeys(empty.laws, reason)
+        return replace(empty, laws=none, refusal=reason, slopes=reason, noise=reason, joint=reason)
+    noise = _or_reason(lambda: fit_noise(used["loss_nats"], used["cell"], level=level))
+    laws = _laws(runs, used, asymptote, flop_convention, level)
+    compared = replace(
+        empty,
+        laws=laws | {FLOPS.name: _doubted(laws[FLOPS.name], cell_points(used, FLOPS), noise)},
+        comparisons={
+            currency.name: compare_arms(used, baseline, currency, asymptote=asymptote, level=level)
+            for currency in CURRENCIES
+            if _has(used, currency.column)
+        },
+        pairwise=_pairwise(used, baseline, asymptote, level),
+        noise=noise,
+        slopes=_or_reason(lambda: slope_test(cell_points(used, FLOPS), asymptote, level=level)),
+    )
+    return _with_shapes(_with_curves(compared, used, extrapolate_to, level), used)
+
+
+def _laws(
+    runs: pd.DataFrame, used: pd.DataFrame, asymptote: float, flop_convention: str, level: float
+) -> dict[str, SharedFit | str]:
+    exclusions = exclusions_of(runs)
+
+    def law(points: tuple[CellPoint, ...], at: int) -> SharedFit:
+        found = fit_shared(
+            points, CURRENCIES[at], asymptote=asymptote, exclusions=exclusions, level=level
+        )
+        return replace(found, flop_convention=flop_convention)
+
+    found: dict[str, SharedFit | str] = {}
+    for i, currency in enumerate(CURRENCIES):
         points = cell_points(used, currency)
-        try:
-            laws[currency.name] = fit_shared(
-                points, currency, asymptote=asymptote, exclusions=exclusions
+        found[currency.name] = _or_reason(lambda points=points, i=i: law(points, i))  # type: ignore[misc]
+    return found
+
+
+def _doubted(
+    law: SharedFit | str, points: tuple[CellPoint, ...], noise: NoiseModel | str
+) -> SharedFit | str:
+    """The law with what its residuals say against it: lack of fit, variance along compute."""
+    if isinstance(law, str):
+        return law
+    compute = np.array([point.compute for point in points])
+    fitted = [law.loss(point.arm, at) for point, at in zip(points, compute, strict=True)]
+    misses = np.array([point.loss for point in points]) - np.array(fitted)
+    notes: list[str | None] = []
+    # Seeds without any spread are copies: nothing can be held against them.
+    if not isinstance(noise, str) and noise.sd_nats.estimate:
+        n_seeds = [point.n_seeds for point in points]
+        with suppress(FitRefused):
+            unknowns = 1 + len(law.log_coefficients)
+            notes.append(lack_of_fit(misses, unknowns, noise, n_seeds=n_seeds).note)
+    with suppress(FitRefused):
+        notes.append(variance_trend(compute, misses).note)
+    return replace(law, notes=(*law.notes, *(note for note in notes if note)))
+
+
+def _pairwise(
+    used: pd.DataFrame, baseline: str, asymptote: float, level: float
+) -> tuple[PairwiseTest, ...] | str:
+    others = used[used["arm"] != baseline]
+    n = others["arm"].nunique()
+    if n < 2:
+        return "one arm beside the baseline"
+    if n > _PAIRS_MOST:
+        return f"{n} arms: more than {_PAIRS_MOST} are not compared among themselves"
+    return _or_reason(lambda: pairwise_arms(others, FLOPS, asymptote=asymptote, level=level))
+
+
+def _with_curves(
+    found: Analysis, used: pd.DataFrame, extrapolate_to: float | None, level: float
+) -> Analysis:
+    """Multipliers along compute, and how they move with what the data do not settle."""
+    points, table = cell_points(used, FLOPS), match_table(used, FLOPS)
+    base = [point for point in points if point.arm == found.baseline]
+    arms = [multiplier.arm for multiplier in found.comparisons.get(FLOPS.name, ())]
+
+    def curve(arm: str) -> MultiplierCurve:
+        pairs = pair_points(table.match(arm, found.baseline), found.asymptote)
+        return multiplier_curve(pairs, base, arm=arm, level=level, extrapolate_to=extrapolate_to)
+
+    return replace(
+        found,
+        curves={arm: _or_reason(lambda arm=arm: curve(arm)) for arm in arms},  # type: ignore[misc]
+        sensitivity={
+            arm: sensitivity(
+                found.runs, arm, found.baseline, asymptote=found.asymptote, level=level
             )
-        except FitRefused as refusal:
-            laws[currency.name] = str(refusal)
-    comparisons = {
-        currency.name: compare_arms(used, baseline, currency, asymptote=asymptote)
-        for currency in CURRENCIES
-    }
-    return Analysis(runs, baseline, asymptote, laws, comparisons)
-
-
-def fits_json(found: Analysis, manifest: Manifest) -> str:
-    """Laws and multipliers at full precision; null for what is undefined or not finite."""
-    content = {
-        "schema_version": 1,
-        "sweep": manifest.sweep,
-        "baseline": found.baseline,
-        "asymptote_nats": found.asymptote,
-        "flop_convention": FLOP_CONVENTION,
-        "n_used": len(usable(found.runs)),
-        "n_runs": len(found.runs),
-        "laws": {
-            name: {"refused": law} if isinstance(law, str) else dataclasses.asdict(law)
-            for name, law in found.laws.items()
+            for arm in arms
         },
-        "multipliers": {
-            name: [dataclasses.asdict(m) for m in multipliers]
-            for name, multipliers in found.comparisons.items()
-        },
-    }
-    return json.dumps(_finite(content), indent=2)
+    )
 
 
-def _mixed_losses(used: pd.DataFrame) -> str | None:
-    """Say which of corpus, vocabulary and validation set the runs do not share, if any."""
+def _with_shapes(found: Analysis, used: pd.DataFrame) -> Analysis:
+    """Laws in N and D, isoFLOP curves, depth against width, block size."""
+    joint = joint_law(used, exclusions_of(found.runs))
+    law = joint if isinstance(joint, str) else joint[0]
+    worth: Mapping[str, RescaledArm] | str = {}
+    if not isinstance(law, str) and found.baseline in law.arms:
+        worth = _or_reason(lambda: rescaled_arms(law, found.baseline))
+    return replace(
+        found,
+        joint=law,
+        joint_profile=None if isinstance(joint, str) else joint[1],
+        isoflop=isoflop_curves(used, law),
+        rescaled={} if isinstance(worth, str) else worth,
+        surfaces=shape_surfaces(used),
+        gains=shape_gains(used, found.baseline),
+        block_size=block_size_curve(used),
+    )
+
+
+def exclusions_of(runs: pd.DataFrame) -> tuple[Exclusion, ...]:
+    """Runs that enter no fit, each with its reason."""
+    left = runs[runs["excluded_because"].notna()]
+    return tuple(
+        Exclusion(str(run.run_id), str(run.arm), str(run.excluded_because))
+        for run in left.itertuples()
+    )
+
+
+def _same_loss(used: pd.DataFrame) -> None:
+    """Refuse runs that do not share corpus, vocabulary and validation set.
+
+    Raises
+    ------
+    NotComparable
+        They differ.
+    """
     for column in ("corpus_sha256", "vocab_size", "eval_tokens"):
-        values = used[column].dropna().unique()
+        values = used[column].dropna().unique() if column in used else ()
         if len(values) > 1:
             shown = ", ".join(str(value)[:12] for value in values)
-            return (
+            raise NotComparable(
                 f"losses are not comparable, the runs differ in {column} ({shown}); give each "
                 "its own sweep"
             )
-    return None
 
 
-def _finite(value: Any) -> Any:
-    """The same structure with null for NaN and infinity, which JSON cannot carry."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+def _has(used: pd.DataFrame, column: str) -> bool:
+    """Tell whether the currency was recorded, or there is nothing to record yet."""
+    return used.empty or bool(used[column].notna().any())
+
+
+def _or_reason(fit: Callable[[], Found]) -> Found | str:
+    try:
+        return fit()
+    except FitRefused as refusal:
+        return str(refusal)

@@ -21,10 +21,9 @@ from analysis.diagnostics import (
     save_tidy,
     tidy,
 )
-from analysis.diagnostics_table import reads_table
-from analysis.figures_diagnostics import depth_profile, run_figures
-from analysis.figures_diagnostics_reads import depth_attention, merge_labels, read_profile
-from analysis.figures_diagnostics_sources import (
+from analysis.figures.depth import depth_profile, run_figures
+from analysis.figures.depth_reads import depth_attention, merge_labels, read_profile
+from analysis.figures.depth_sources import (
     Causes,
     causes,
     contributions,
@@ -32,6 +31,7 @@ from analysis.figures_diagnostics_sources import (
     mixing_profile,
     source_mass,
 )
+from analysis.page.diagnostics_table import reads_table
 from harness.paths import RunPaths, SweepPaths
 from harness.records import append_jsonl
 from tests.analysis.synthetic_diagnostics import row_of

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.figures_bench import (
+from analysis.figures.bench import (
     bench_figures,
     depth_data,
     depth_figure,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.diagnostics import Chosen, Measurement
-from analysis.figures_diagnostics_reads import ReadProfile, read_profile
-from analysis.figures_diagnostics_sources import causes, source_mass
-from analysis.tables import Cell, Raw, Table
+from analysis.figures.depth_reads import ReadProfile, read_profile
+from analysis.figures.depth_sources import causes, source_mass
+from analysis.page.table import Cell, Raw, Table
 
 _MEANS = {
     "normalised_entropy": "entropy",

@@ -1,70 +1,28 @@
-"""The figures of one sweep, each with its title, its text and its caption.
+"""The figures of what happens inside the models, each with its title, its text and its caption.
 
-Chooses what can be drawn from what was computed; drawing itself is in ``figures`` and
-``figures_diagnostics*``.
+Chooses what can be drawn from the diagnostics of one run per arm; drawing itself is in
+``figures.depth*``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from matplotlib.figure import Figure
 
-from analysis import figures_diagnostics as depth
-from analysis import figures_diagnostics_reads as reads
-from analysis import figures_diagnostics_sources as sources
-from analysis.cells import FLOPS, cell_points
-from analysis.collect import usable
 from analysis.diagnostics import Chosen
-from analysis.figures import (
-    forest_data,
-    forest_figure,
-    loss_compute_data,
-    loss_compute_figure,
-)
-from analysis.figures_style import ArmStyle, arm_styles, caption
-from analysis.study import Analysis
-from analysis.wording import counts_sentence, law_sentence
-from harness.cost import FLOP_CONVENTION
+from analysis.figures import depth
+from analysis.figures import depth_reads as reads
+from analysis.figures import depth_sources as sources
+from analysis.figures.style import ArmStyle, caption
+from analysis.page.drawn import Drawn
 
 D = TypeVar("D")
 
 # Arms per figure with a panel for each: more would not fit a page.
 _ARMS_PER_FIGURE = 6
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A figure with what the page says about it."""
-
-    name: str
-    title: str
-    text: str
-    figure: Figure
-    definition: str = ""
-    """What is shown, in what unit; printed under the figure with the counts."""
-    n_runs: int = 0
-    """Runs of the sweep that are in a figure of single runs."""
-    folded: bool = False
-    """Behind a click on the page."""
-
-
-def sweep_figures(found: Analysis) -> list[Drawn]:
-    """Draw losses and multipliers; each states its counts and the FLOP convention."""
-    styles = sweep_styles(found)
-    drawn = [*_loss_compute(found, styles), *_multipliers(found, styles)]
-    for item in drawn:
-        caption(item.figure, [counts_sentence(found.runs), FLOP_CONVENTION])
-    return drawn
-
-
-def sweep_styles(found: Analysis) -> dict[str, ArmStyle]:
-    """One look per arm of the grid, in its order, the baseline first."""
-    grid_arms = [str(arm) for arm in found.runs.loc[found.runs["in_grid"], "arm"]]
-    return arm_styles(grid_arms, found.baseline)
 
 
 def diagnostics_figures(chosen: Chosen, n_runs: int, styles: Mapping[str, ArmStyle]) -> list[Drawn]:
@@ -77,29 +35,6 @@ def diagnostics_figures(chosen: Chosen, n_runs: int, styles: Mapping[str, ArmSty
         )
         caption(item.figure, [item.definition, counts])
     return sorted(drawn, key=lambda item: item.folded)
-
-
-def _loss_compute(found: Analysis, styles: Mapping[str, ArmStyle]) -> list[Drawn]:
-    order = list(styles)
-    points = cell_points(usable(found.runs), FLOPS)
-    points = tuple(sorted(points, key=lambda point: order.index(point.arm)))
-    if not points:
-        return []
-    law = found.laws[FLOPS.name]
-    data = loss_compute_data(points, None if isinstance(law, str) else law, found.baseline)
-    figure = loss_compute_figure(data, styles)
-    return [Drawn("loss_compute", "Loss against compute", law_sentence(law), figure)]
-
-
-def _multipliers(found: Analysis, styles: Mapping[str, ArmStyle]) -> list[Drawn]:
-    data = forest_data(found.comparisons)
-    if not any(bar.estimate is not None for row in data.rows for bar in row.bars):
-        return []
-    text = (
-        "Right of 1 the arm reaches the baseline's loss with less compute. Numbers at the right: "
-        "FLOPs with the variant's own."
-    )
-    return [Drawn("multipliers", "Iso-loss multipliers", text, forest_figure(data, styles))]
 
 
 def _depth(chosen: Chosen, styles: Mapping[str, ArmStyle]) -> list[Drawn]:

@@ -18,14 +18,16 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from analysis.diagnostics import BY_READ, Kind, Measurement, floats, kind_of
-from analysis.figures_style import (
+from analysis.figures.labels import arm_legend
+from analysis.figures.style import (
     MUTED,
+    PAGE_INCHES,
+    TEXT_POINTS,
     ArmStyle,
-    arm_legend,
     in_style,
     new_figure,
-    plain_log_ticks,
 )
+from analysis.figures.ticks import plain_log_ticks
 from analysis.laws import Floats
 
 KIND_NAMES: dict[Kind, str] = {"attention": "attention", "mlp": "MLP", "head": "head"}
@@ -182,7 +184,7 @@ def draw_heat_map(data: HeatMap, sources: Sequence[str], axes: Axes) -> AxesImag
     axes.grid(visible=False)
     _source_ticks(sources, axes)
     rows = range(0, len(data.layers), math.ceil(len(data.layers) / _MAX_LAYER_LABELS))
-    axes.set_yticks(list(rows), [str(data.layers[i]) for i in rows], fontsize=6.5)
+    axes.set_yticks(list(rows), [str(data.layers[i]) for i in rows], fontsize=TEXT_POINTS)
     return image
 
 
@@ -194,13 +196,13 @@ def draw_head_bars(data: HeatMap, sources: Sequence[str], axes: Axes) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.set_axisbelow(True)
     axes.grid(visible=False, axis="x")
-    axes.tick_params(axis="y", labelsize=6.5)
+    axes.tick_params(axis="y", labelsize=TEXT_POINTS)
     _source_ticks(sources, axes)
 
 
 def _source_ticks(sources: Sequence[str], axes: Axes) -> None:
     ticks = range(0, len(sources), math.ceil(len(sources) / _MAX_SOURCE_LABELS))
-    axes.set_xticks(list(ticks), [sources[i] for i in ticks], rotation=90, fontsize=6.5)
+    axes.set_xticks(list(ticks), [sources[i] for i in ticks], rotation=90, fontsize=TEXT_POINTS)
 
 
 def draw_by_read(
@@ -237,7 +239,7 @@ def draw_sharpness(
 def attention_figure(data: Sequence[DepthAttention]) -> Figure:
     """Heat maps of reads before attention and MLP, bars for the head: a row per arm."""
     n = len(data)
-    figure = new_figure(8.2, 0.5 + 2.2 * n)
+    figure = new_figure(PAGE_INCHES, 0.5 + 2.2 * n)
     with in_style():
         grid = figure.subplots(n, 3, squeeze=False, width_ratios=(1, 1, 0.8))
         image: AxesImage | None = None
@@ -281,7 +283,7 @@ def by_read_figure(
         return None
     columns = 3 if len(found) == 3 else min(len(found), 2)
     rows = math.ceil(len(found) / columns)
-    figure = new_figure(8.2 if columns > 1 else 5.2, 0.9 + 2.5 * rows)
+    figure = new_figure(PAGE_INCHES if columns > 1 else 5.2, 0.9 + 2.5 * rows)
     with in_style():
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes, (name, title) in zip(grid, found.items(), strict=False):
@@ -298,7 +300,7 @@ def by_read_figure(
 def sharpness_figure(profiles: Sequence[ReadProfile], styles: Mapping[str, ArmStyle]) -> Figure:
     """Largest weight against number of sources, by kind of read; dashes: uniform reads."""
     kinds = [kind for kind in KIND_NAMES if any(kind in profile.kinds for profile in profiles)]
-    figure = new_figure(8.2, 3.4)
+    figure = new_figure(PAGE_INCHES, 3.4)
     with in_style():
         grid = figure.subplots(1, len(kinds), squeeze=False, sharey=True).ravel()
         for axes, kind in zip(grid, kinds, strict=True):

@@ -17,20 +17,21 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from analysis.collect import read_loss_curve
 from analysis.diagnostics import Measurement, floats, measurements
-from analysis.figures_diagnostics_reads import (
+from analysis.figures.depth_reads import (
     HEAT_MAP_CAPTION,
     attention_figure,
     depth_attention,
 )
-from analysis.figures_style import (
+from analysis.figures.labels import arm_legend
+from analysis.figures.style import (
+    PAGE_INCHES,
     ArmStyle,
-    arm_legend,
     arm_styles,
     caption,
     in_style,
     new_figure,
-    plain_log_ticks,
 )
+from analysis.figures.ticks import plain_log_ticks
 from analysis.laws import Floats
 from harness.cost import FLOP_CONVENTION
 from harness.paths import RunPaths
@@ -163,7 +164,7 @@ def _profiles_figure(
         for name, panel in panels.items()
         if any(len(getattr(profile, name)) for profile in profiles)
     }
-    figure = new_figure(8.2 if len(measured) > 1 else 5.2, 3.6)
+    figure = new_figure(PAGE_INCHES if len(measured) > 1 else 5.2, 3.6)
     with in_style():
         grid = figure.subplots(1, max(1, len(measured)), squeeze=False).ravel()
         for axes, (name, (title, along)) in zip(grid, measured.items(), strict=False):

@@ -9,14 +9,20 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from analysis.cells import CURRENCIES
+from analysis.cells import CURRENCIES, FLOPS
 from analysis.collect import compact, usable
-from analysis.compare import Multiplier
-from analysis.figures import ratio_text
-from analysis.fit import FitResult
+from analysis.compare.pairwise import PairwiseTest, pairwise_sentence
+from analysis.compare.shown import ratio_text
+from analysis.compare.types import Multiplier
+from analysis.fit.shared import SharedFit
+from analysis.page.sweep_tables import column
+from analysis.study import Analysis
 
 MAX_TIMING_SPREAD = 1.25
 """Ratio of step times of equal runs above which the machine counts as disturbed (our choice)."""
+
+_PAIRS_NAMED = 4
+"""Pairs that the headline names; more are counted."""
 
 
 def counts_sentence(runs: pd.DataFrame) -> str:
@@ -51,8 +57,57 @@ def headline(multipliers: Sequence[Multiplier], baseline: str) -> str:
         same = [m for m in groups["undefined"] if _reason(m) == reason]
         parts.append(f"No verdict ({reason}): {', '.join(_point(m) for m in same)}.")
     if not parts:
-        return f"No multiplier yet: no arm besides {baseline} has a usable run."
+        return f"No multiplier: no arm besides {baseline} has a usable run."
     return " ".join(parts)
+
+
+def study_headline(found: Analysis) -> str:
+    """What the study found, or why nothing is compared."""
+    if found.refusal:
+        return f"No multiplier: {found.refusal}."
+    said = headline(found.comparisons.get(FLOPS.name, ()), found.baseline)
+    if isinstance(found.pairwise, str) or len(found.comparisons.get(FLOPS.name, ())) < 2:
+        return said
+    return f"{said} {separated_sentence(found.pairwise)}".strip()
+
+
+def separated_sentence(tests: Sequence[PairwiseTest], level: float = 0.95) -> str:
+    """Which variants separate, in one line however many: a long list becomes a count."""
+    tested = [test for test in tests if test.p_holm is not None]
+    same = [test for test in tested if (test.p_holm or 0.0) >= 1 - level]
+    n, n_apart = len(tested), len(tested) - len(same)
+    if n_apart <= _PAIRS_NAMED:
+        return pairwise_sentence(tests, level)
+    if not same:
+        return f"All {n} pairs of variants differ from each other after Holm's correction."
+    said = f"{n_apart} of {n} pairs of variants differ after Holm's correction"
+    if len(same) > _PAIRS_NAMED:
+        return f"{said}; see the table of pairs."
+    return f"{said}; not told apart: {'; '.join(f'{at.first} and {at.second}' for at in same)}."
+
+
+def convention_sentence(text: str) -> str:
+    """How compute was counted, as a full sentence whatever the table's owner wrote."""
+    text = text.strip()
+    text = text if text.endswith(".") else f"{text}."
+    return text if text.startswith("FLOPs") else f"Compute: {text}"
+
+
+def statuses_text(runs: pd.DataFrame) -> str:
+    """How many runs have which status: ``46 done, 2 failed``."""
+    return ", ".join(f"{n} {status}" for status, n in runs["status"].value_counts().items())
+
+
+def entropy_sentences(runs: pd.DataFrame, entropies: Mapping[str, float]) -> list[str]:
+    """Compare the losses with what a model without context would reach."""
+    losses = usable(runs)["loss_nats"]
+    if not entropies or losses.empty:
+        return []
+    stated = ", ".join(f"{nats:.4f} nats per token ({name})" for name, nats in entropies.items())
+    return [
+        f"Unigram entropy of the corpus: {stated}; final losses lie between "
+        f"{losses.min():.4f} and {losses.max():.4f}."
+    ]
 
 
 def method_sentences(multipliers: Sequence[Multiplier], asymptote: float) -> list[str]:
@@ -98,12 +153,13 @@ def extrapolation_sentences(multipliers: Sequence[Multiplier]) -> list[str]:
 def timing_sentences(used: pd.DataFrame) -> list[str]:
     """Warn when wall-clock compares different machines, or one that was busy with other work."""
     sentences = []
-    kinds = used["hardware"].dropna().nunique()
+    kinds = column(used, "hardware").dropna().nunique()
     if kinds > 1:
         sentences.append(
             f"The runs were timed on {kinds} kinds of machine: read wall-clock with care."
         )
-    by_cell = used.groupby("cell")["step_time_s"]
+    step_time = column(used, "step_time_s").astype(float)
+    by_cell = step_time.groupby(used["cell"])
     spread = (by_cell.max() / by_cell.min()).max()
     if spread > MAX_TIMING_SPREAD:
         sentences.append(
@@ -113,7 +169,7 @@ def timing_sentences(used: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def law_sentence(law: FitResult | str) -> str:
+def law_sentence(law: SharedFit | str) -> str:
     """What the lines of the loss figure are, or why there are none."""
     if isinstance(law, str):
         return f"No law fitted: {law}."
@@ -127,22 +183,14 @@ def law_sentence(law: FitResult | str) -> str:
     )
 
 
-def cannot_sentences(
-    laws: Mapping[str, FitResult | str], comparisons: Mapping[str, Sequence[Multiplier]]
-) -> tuple[str, ...]:
-    """What could not be computed and why, equal reasons told once.
-
-    Parameters
-    ----------
-    laws
-        Currency name to the fit, or to the reason there is none.
-    comparisons
-        Currency name to the multipliers of every arm.
-    """
+def cannot_sentences(found: Analysis) -> tuple[str, ...]:
+    """What could not be computed and why, equal reasons told once."""
+    laws, comparisons = found.laws, found.comparisons
     labels = {currency.name: currency.label for currency in CURRENCIES}
     refused: dict[str, list[str]] = {}
     for name, law in laws.items():
-        if isinstance(law, str):
+        # A currency that no run recorded is no failure of ours.
+        if isinstance(law, str) and name in comparisons:
             refused.setdefault(law, []).append(labels[name])
     missing: dict[tuple[str, str], list[str]] = {}
     for name, multipliers in comparisons.items():

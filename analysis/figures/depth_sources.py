@@ -19,14 +19,16 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from analysis.diagnostics import BY_MIXING, Measurement, Row, floats
-from analysis.figures_style import (
+from analysis.figures.labels import arm_legend
+from analysis.figures.style import (
     MUTED,
+    PAGE_INCHES,
+    TEXT_POINTS,
     ArmStyle,
-    arm_legend,
     in_style,
     new_figure,
-    plain_log_ticks,
 )
+from analysis.figures.ticks import plain_log_ticks
 from analysis.laws import Floats
 
 Role = Literal["embedding", "newest", "older"]
@@ -190,7 +192,7 @@ def draw_causes(data: Causes, axes: Axes) -> None:
             xytext=(-4 if label.on_left else 4, 3 if label.above else -8),
             textcoords="offset points",
             ha="right" if label.on_left else "left",
-            fontsize=6.5,
+            fontsize=TEXT_POINTS,
         )
     axes.margins(x=0.12, y=0.15)
     axes.xaxis.set_major_locator(MaxNLocator(4))
@@ -263,7 +265,7 @@ def mixing_figure(found: Sequence[MixingProfile], styles: Mapping[str, ArmStyle]
         for name, title in MIXING_PANELS.items()
         if any(np.isfinite(profile.values[name]).any() for profile in found)
     }
-    figure = new_figure(8.2, 5.6)
+    figure = new_figure(PAGE_INCHES, 5.6)
     with in_style():
         grid = figure.subplots(2, 2).ravel()
         for axes in grid[len(measured) :]:
@@ -291,7 +293,7 @@ def mixing_figure(found: Sequence[MixingProfile], styles: Mapping[str, ArmStyle]
 def _panels(n: int, *, same_y: bool = False) -> tuple[Figure, Sequence[Axes]]:
     columns = min(3, n)
     rows = math.ceil(n / columns)
-    figure = new_figure(max(5.2, 1.2 + 2.4 * columns), 0.9 + 2.4 * rows)
+    figure = new_figure(min(PAGE_INCHES, max(5.2, 1.2 + 2.4 * columns)), 0.9 + 2.4 * rows)
     with in_style():
         grid = figure.subplots(rows, columns, squeeze=False, sharey=same_y).ravel()
         for axes in grid[n:]:

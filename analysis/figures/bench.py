@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-from analysis.figures_style import (
+from analysis.figures.style import (
     MUTED,
     ArmStyle,
     arm_styles,

@@ -1,0 +1,1 @@
+"""What a reader gets: tables, words, figures and one self-contained page."""

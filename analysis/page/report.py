@@ -1,0 +1,269 @@
+"""The report of a study: collect, fit, compare, tabulate, draw, and one self-contained page.
+
+The only module of ``analysis`` that knows the whole order. Works on a sweep that is unfinished or
+has no finished run at all: what cannot be computed is said, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+import jinja2
+import pandas as pd
+
+from analysis.cells import FLOPS
+from analysis.collect import collect, usable, write_table
+from analysis.diagnostics import choose, read_all, save_tidy, tidy
+from analysis.intake.table import StudyTable
+from analysis.law_fit import LawFit
+from analysis.page.diagnostics_table import reads_table
+from analysis.page.drawn import Drawn
+from analysis.page.gallery import sweep_figures, sweep_styles
+from analysis.page.gallery_inside import diagnostics_figures
+from analysis.page.layout import Section, anchored
+from analysis.page.methods import methods_paragraph
+from analysis.page.pictures import blocks_of, save_pictures
+from analysis.page.run_card import run_card, save_card
+from analysis.page.sections import (
+    comparison_section,
+    figures_section,
+    inside_section,
+    laws_section,
+    methods_section,
+    provenance_section,
+    runs_section,
+    study_tables,
+)
+from analysis.page.table import Table, save_tables
+from analysis.page.wording import (
+    cannot_sentences,
+    convention_sentence,
+    counts_sentence,
+    entropy_sentences,
+    method_sentences,
+    statuses_text,
+    study_headline,
+    timing_sentences,
+)
+from analysis.study import Analysis, analyse
+from analysis.study_json import fits_json
+from harness.paths import SweepPaths
+from harness.records import Manifest, read_manifest, write_text_atomically
+
+_MAX_CSV_ROWS = 1_000_000
+"""Rows of diagnostics beyond which only the parquet is written: a csv would take 100 MB."""
+
+
+MAX_RUNS_MEASURED = 2000
+"""Runs beyond which diagnostics are read of one run per cell: reading all takes a minute."""
+
+
+@dataclass(frozen=True)
+class ReportResult:
+    """What was written, and what it rests on."""
+
+    report_path: Path
+    n_used: int
+    n_excluded: int
+    n_runs: int
+    headline: str
+    cannot: tuple[str, ...]
+    """What could not be computed, and why."""
+    figures: tuple[Path, ...]
+    """The svg of every figure."""
+
+
+def report(
+    paths: SweepPaths, *, asymptote: float = 0.0, extrapolate_to: float | None = None
+) -> ReportResult:
+    """Write tables, figures, ``fits.json``, ``runs.parquet`` and ``report.html`` of a sweep.
+
+    Parameters
+    ----------
+    paths
+        The sweep.
+    asymptote
+        Pinned E of every law, nats.
+    extrapolate_to
+        Training FLOPs up to which multipliers are extrapolated, as a band over E; None: not at all.
+
+    Raises
+    ------
+    DataError
+        The sweep was never run.
+    FitRefused
+        The pinned E lies at or above a loss.
+    """
+    manifest = read_manifest(paths)
+    found = analyse(collect(paths), manifest.baseline, asymptote, extrapolate_to=extrapolate_to)
+    write_table(found.runs, paths)
+    inside = _inside(found, paths)
+    return _write(_Study(name=manifest.sweep, found=found, manifest=manifest, inside=inside), paths)
+
+
+def report_table(
+    table: StudyTable,
+    folder: Path,
+    *,
+    asymptote: float = 0.0,
+    extrapolate_to: float | None = None,
+    found: Analysis | None = None,
+    laws: Mapping[str, LawFit] | None = None,
+) -> ReportResult:
+    """Write the same tables, figures, ``fits.json`` and page for anybody's table of runs.
+
+    Parameters
+    ----------
+    table
+        What was read.
+    folder
+        Where to write; made if absent.
+    asymptote, extrapolate_to
+        As for :func:`report`.
+    found
+        What was computed already; None: computed here.
+    laws
+        Further laws to print, by name.
+    """
+    if found is None:
+        found = analyse(
+            table.runs,
+            table.baseline or str(table.runs["arm"].iloc[0]),
+            asymptote,
+            flop_convention=table.flop_convention,
+            extrapolate_to=extrapolate_to,
+        )
+    study = _Study(
+        name=Path(table.source).name,
+        found=found,
+        notes=(Path(table.source).name, *table.notes),
+        laws=dict(laws or {}),
+    )
+    return _write(study, SweepPaths(folder.resolve()))
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """What is shown of the inside of the models."""
+
+    figures: Sequence[Drawn] = ()
+    reads: Table | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Study:
+    """What a page is about."""
+
+    name: str
+    found: Analysis
+    manifest: Manifest | None = None
+    inside: _Inside = field(default_factory=_Inside)
+    notes: tuple[str, ...] = ()
+    """What is to be said of a foreign table."""
+    laws: Mapping[str, LawFit] = field(default_factory=dict)
+
+
+def _inside(found: Analysis, paths: SweepPaths) -> _Inside:
+    """Write the tidy diagnostics and draw those of one run per arm."""
+    by_run = read_all(paths, _to_read(found.runs))
+    if by_run:
+        _save_measurements(tidy(by_run, found.runs), paths.tables)
+    styles = sweep_styles(found)
+    chosen = choose(by_run, usable(found.runs), list(styles))
+    if chosen is None:
+        return _Inside()
+    table = reads_table(chosen)
+    if table.raw:
+        save_tables([table], paths.tables)
+    figures = diagnostics_figures(chosen, len(found.runs), styles)
+    return _Inside(figures, table if table.raw else None)
+
+
+def _to_read(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs whose diagnostics are read: all, or of thousands one per cell, the lowest seed used."""
+    if len(runs) <= MAX_RUNS_MEASURED:
+        return runs
+    ranked = runs.assign(_unusable=runs["excluded_because"].notna())
+    return ranked.sort_values(["_unusable", "seed"]).drop_duplicates("cell")[runs.columns]
+
+
+def _save_measurements(frame: pd.DataFrame, folder: Path) -> None:
+    """Write the tidy diagnostics; as csv too while a text of them is of use to anybody."""
+    if len(frame) <= _MAX_CSV_ROWS:
+        save_tidy(frame, folder)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "diagnostics.csv").unlink(missing_ok=True)
+    scratch = folder / ".diagnostics.parquet"
+    frame.to_parquet(scratch, index=False)
+    scratch.replace(folder / "diagnostics.parquet")
+
+
+def _write(study: _Study, paths: SweepPaths) -> ReportResult:
+    found = study.found
+    write_text_atomically(paths.fits, fits_json(found, study.name) + "\n")
+    tables = study_tables(found)
+    save_tables(tables.filled(), paths.tables)
+    card = run_card(found, study.name, study.manifest)
+    save_card(card, paths.tables)
+    drawn = save_pictures(sweep_figures(found), paths.figures)
+    within = save_pictures(study.inside.figures, paths.figures)
+    cannot = cannot_sentences(found)
+    if study.manifest and not within:
+        cannot = (*cannot, "Diagnostics: no usable run has any.")
+    sections = (
+        comparison_section(found, tables),
+        figures_section(blocks_of(drawn), blocks_of(drawn, folded=True)),
+        laws_section(found, tables, study.laws),
+        inside_section(blocks_of(within), blocks_of(within, folded=True), study.inside.reads),
+        methods_section(methods_paragraph(found), card),
+        runs_section(found, tables, counts_sentence(found.runs)),
+        provenance_section(found, study.manifest, study.notes),
+    )
+    write_text_atomically(paths.report, _page(study, [s for s in sections if s], cannot))
+    n_used = len(usable(found.runs))
+    return ReportResult(
+        report_path=paths.report,
+        n_used=n_used,
+        n_excluded=len(found.runs) - n_used,
+        n_runs=len(found.runs),
+        headline=study_headline(found),
+        cannot=cannot,
+        figures=tuple(picture.svg for picture in (*drawn, *within)),
+    )
+
+
+def _page(study: _Study, sections: Sequence[Section], cannot: Sequence[str]) -> str:
+    found = study.found
+    entropies = study.manifest.unigram_entropy_nats if study.manifest else {}
+    sentences = [
+        *method_sentences(found.comparisons.get(FLOPS.name, ()), found.asymptote),
+        *timing_sentences(usable(found.runs)),
+        convention_sentence(found.flop_convention),
+        *entropy_sentences(found.runs, entropies),
+    ]
+    return _template().render(
+        name=study.name,
+        headline=study_headline(found),
+        counts=counts_sentence(found.runs),
+        statuses=statuses_text(found.runs),
+        method=sentences,
+        cannot=cannot,
+        sections=anchored(sections),
+    )
+
+
+def _template() -> jinja2.Template:
+    folder = files("analysis.page")
+    loader = jinja2.FunctionLoader(lambda name: folder.joinpath(name).read_text("utf-8"))
+    environment = jinja2.Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")

@@ -1,0 +1,186 @@
+"""Which runs of a study carry a law in N and D, an isoFLOP curve, a shape map, a block-size curve.
+
+Chooses rows and hands numbers to the fits; computes nothing itself. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+import pandas as pd
+
+from analysis.cells import SAME_LEVEL
+from analysis.estimates import Exclusion, FitRefused, TooFewData
+from analysis.fit.block_size import BlockSizeFit, fit_block_size
+from analysis.fit.isoflop import IsoFlopComparison, IsoFlopPoints, compare_isoflop
+from analysis.fit.joint import JointFit, fit_joint
+from analysis.fit.joint_points import JointPoints
+from analysis.fit.joint_profile import JointProfile, joint_profile
+from analysis.fit.surface import GainTest, SurfaceFit, SurfacePoints, fit_surface, gain_test
+from analysis.laws import Floats
+
+MIN_JOINT = 8
+"""Cells below which no law of two variables is tried."""
+MIN_CURVE = 3
+"""Sizes at one budget that make a curve."""
+SHAPE = ["n_layers", "d_model"]
+JOINT_ARMS_MOST = 20
+"""Arms in one joint law; more would make it slow and say nothing more."""
+
+
+def joint_law(
+    used: pd.DataFrame, exclusions: Sequence[Exclusion] = ()
+) -> tuple[JointFit, JointProfile] | str:
+    """Fit ``L(N, D)`` with shared exponents over all arms, and its profile over (alpha, beta).
+
+    Returns
+    -------
+    tuple or str
+        The fit and its profile, or why there is none.
+    """
+    rows = used.dropna(subset=["n_params", "tokens", "loss_nats"])
+    arms = list(dict.fromkeys(rows["arm"]))
+    if len(arms) > JOINT_ARMS_MOST:
+        return f"{len(arms)} arms: a joint law is tried for up to {JOINT_ARMS_MOST}"
+    cells = (
+        rows.groupby(["arm", "n_params", "tokens"], sort=False)["loss_nats"].mean().reset_index()
+    )
+    if len(cells) < MIN_JOINT:
+        return f"{len(cells)} cells: a law in N and D is tried from {MIN_JOINT}"
+    points = JointPoints(
+        n_params=numbers(cells, "n_params"),
+        tokens=numbers(cells, "tokens"),
+        loss_nats=numbers(cells, "loss_nats"),
+        arms=[str(arm) for arm in cells["arm"]] if len(arms) > 1 else None,
+    )
+    try:
+        return fit_joint(points, exclusions=exclusions), joint_profile(points)
+    except FitRefused as refusal:
+        return str(refusal)
+
+
+def isoflop_curves(used: pd.DataFrame, law: JointFit | str) -> dict[str, IsoFlopComparison | str]:
+    """IsoFLOP minima of every arm that ran three sizes or more at two budgets or more."""
+    rows = used.dropna(subset=["flops", "n_params", "loss_nats"])
+    found: dict[str, IsoFlopComparison | str] = {}
+    for arm, own in rows.groupby("arm", sort=False):
+        budget = _declared(own)
+        sizes = own.groupby(budget)["n_params"].nunique()
+        if (sizes >= MIN_CURVE).sum() < 2:
+            continue
+        curves = own.assign(_budget=budget)[budget.isin(sizes.index[sizes >= MIN_CURVE])]
+        curves = at_best_rate(curves, ["_budget", "n_params"])
+        points = IsoFlopPoints(
+            flops=numbers(curves, "_budget"),
+            size=numbers(curves, "n_params"),
+            loss_nats=numbers(curves, "loss_nats"),
+            tokens=numbers(curves, "tokens"),
+        )
+        # The joint law of several arms has no optimum that holds for one of them alone.
+        joint = law if isinstance(law, JointFit) and not law.arms else None
+        try:
+            found[str(arm)] = compare_isoflop(points, joint=joint)
+        except FitRefused as refusal:
+            found[str(arm)] = str(refusal)
+    return found
+
+
+def shape_surfaces(used: pd.DataFrame) -> dict[str, SurfaceFit | str]:
+    """Loss over depth and width per arm, at the budget that ran most shapes; {} without such."""
+    found: dict[str, SurfaceFit | str] = {}
+    for arm, shapes in _maps(used).items():
+        points = SurfacePoints(
+            first=numbers(shapes, "n_layers"),
+            second=numbers(shapes, "d_model"),
+            loss_nats=numbers(shapes, "loss_nats"),
+        )
+        try:
+            found[arm] = fit_surface(points)
+        except FitRefused as refusal:
+            found[arm] = str(refusal)
+    return found
+
+
+def shape_gains(used: pd.DataFrame, baseline: str) -> dict[str, GainTest]:
+    """Whether an arm gains the same at all shapes, where it and the baseline have a map."""
+    maps = {arm: shapes.set_index(["n_layers", "d_model"]) for arm, shapes in _maps(used).items()}
+    found = {}
+    for arm in maps:
+        if arm == baseline or baseline not in maps:
+            continue
+        gain = (maps[baseline]["loss_nats"] - maps[arm]["loss_nats"]).dropna().reset_index()
+        with suppress(FitRefused):
+            found[arm] = gain_test(*(numbers(gain, name) for name in gain.columns))
+    return found
+
+
+def _maps(used: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """By arm: mean loss over seeds by layers and width, where these fill a map."""
+    if not {"n_layers", "d_model"} <= set(used.columns):
+        return {}
+    rows = used.dropna(subset=["n_layers", "d_model", "flops", "loss_nats"])
+    found = {}
+    for arm, own in rows.groupby("arm", sort=False):
+        here = at_best_rate(own[_declared(own) == _declared(own).mode().iloc[0]], SHAPE)
+        shapes = here.groupby(SHAPE)["loss_nats"].mean().reset_index()
+        if fills_a_map(shapes["n_layers"], shapes["d_model"]):
+            found[str(arm)] = shapes
+    return found
+
+
+def fills_a_map(depths: Sequence[float] | pd.Series, widths: Sequence[float] | pd.Series) -> bool:
+    """Shapes fill half of a rectangle of three by three or more; a ladder fills a diagonal."""
+    n_depths, n_widths = len(set(depths)), len(set(widths))
+    shapes = len(set(zip(depths, widths, strict=True)))
+    return min(n_depths, n_widths) >= 3 and 2 * shapes >= n_depths * n_widths
+
+
+def at_best_rate(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Of each group the runs at the learning rate of the lowest mean loss; all without rates."""
+    if "lr" not in rows or rows["lr"].isna().any() or rows["lr"].nunique() < 2:
+        return rows
+    means = rows.groupby([*by, "lr"])["loss_nats"].mean().reset_index()
+    best = means.loc[means.groupby(list(by))["loss_nats"].idxmin(), [*by, "lr"]]
+    return rows.merge(best, on=[*by, "lr"])
+
+
+def block_size_curve(used: pd.DataFrame) -> BlockSizeFit | str:
+    """Loss against block size, replicates being sizes and seeds."""
+    if "block_size" not in used or used["block_size"].nunique() < 2:
+        return "the block size does not vary"
+    rows = used[used["block_size"].notna()]
+    means = rows.groupby(["block_size", "size_key", "pair_key", "seed"], dropna=False)["loss_nats"]
+    table = means.mean().reset_index()
+    replicate = [tuple(key) for key in table[["size_key", "pair_key", "seed"]].to_numpy()]
+    # A replicate with one block size compares nothing.
+    often = table.groupby(["size_key", "pair_key", "seed"], dropna=False)["loss_nats"]
+    kept = often.transform("size") > 1
+    try:
+        if not kept.any():
+            raise TooFewData("no size and seed ran two block sizes")
+        names = [name for name, keep in zip(replicate, kept, strict=True) if keep]
+        return fit_block_size(
+            numbers(table[kept], "block_size"), numbers(table[kept], "loss_nats"), names
+        )
+    except FitRefused as refusal:
+        return str(refusal)
+
+
+def numbers(frame: pd.DataFrame, column: str) -> Floats:
+    """A column as float64."""
+    return np.asarray(frame[column], dtype=np.float64)
+
+
+def _declared(rows: pd.DataFrame) -> pd.Series:
+    """The budget of each run in FLOPs: as declared where it is one of FLOPs, else as counted."""
+    counted = rows["flops"].astype(np.float64)
+    if "budget_kind" in rows and (rows["budget_kind"] == "flops").all():
+        return rows["budget_value"].astype(np.float64)
+    order = counted.sort_values(kind="stable")
+    level, levels = 0.0, []
+    for flops in order:
+        level = flops if flops > SAME_LEVEL * level else level
+        levels.append(level)
+    return pd.Series(levels, index=order.index).reindex(rows.index)
