@@ -12,11 +12,11 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from harness import cli_ops, cli_status
+from harness import cli_fit, cli_ops, cli_simulate, cli_status
 from harness import cli_tools as tools
 from harness.cli_bench import bench
 from harness.cli_common import RESULTS, AsJson, Results, SweepArgument, elsewhere, find_sweep
@@ -52,6 +52,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+Asymptote = Annotated[float, typer.Option(min=0, help="Pinned E of every law, nats.")]
+ExtrapolateTo = Annotated[
+    float | None,
+    typer.Option(
+        min=0, metavar="C", help="Continue multipliers to C FLOPs, as a band over pinned E."
+    ),
+]
 TRAINING_MODULES = ("torch", "lightning", "mlflow")
 
 
@@ -117,11 +124,14 @@ def plan(
     loaded, planned = load_plan(grid, overrides, results, profile)
     paths = sweep_paths(results, loaded.sweep)
     change = difference(paths, to_manifest(loaded, planned))
+    expected = cli_simulate.plan_forecast(planned)
     if as_json:
-        print(json.dumps(plan_json(loaded, planned, change), indent=2))
+        told = plan_json(loaded, planned, change) | cli_simulate.forecast_json(expected)
+        print(json.dumps(told, indent=2))
         return
     console = tools.console()
-    for part in [*plan_tables(planned, change), *_on_this_cluster(loaded)]:
+    tables = plan_tables(planned, change)
+    for part in [*tables, *cli_simulate.forecast_lines(expected), *_on_this_cluster(loaded)]:
         console.print(part, markup=False, highlight=False)
     target = with_options(grid, overrides, profile, slurm=loaded.slurm is not None)
     again = " ".join(["isoloss run", target, *elsewhere(results)])
@@ -144,16 +154,21 @@ def _on_this_cluster(grid: Grid) -> list[str]:
 
 
 @app.command()
-def report(grid: SweepArgument, results: Results = RESULTS) -> None:
+def report(
+    grid: SweepArgument,
+    results: Results = RESULTS,
+    asymptote: Asymptote = 0.0,
+    extrapolate_to: ExtrapolateTo = None,
+) -> None:
     """Fit the runs of a sweep and write tables, figures and one self-contained report.html.
 
     Example: isoloss report quickstart
     """
-    from analysis.report import report as write_report
+    from analysis.page.report import report as write_report
     from harness.snapshot import mixed_code
 
     paths = find_sweep(grid, results)
-    made = write_report(paths)
+    made = write_report(paths, asymptote=asymptote, extrapolate_to=extrapolate_to)
     for notice in mixed_code(_records(paths)):
         print(f"note: {notice}")
     print(made.headline)
@@ -175,8 +190,10 @@ def _records(paths: SweepPaths) -> Iterator[RunRecord]:
 app.command()(run)
 cli_status.register(app)
 cli_ops.register(app)
+cli_fit.register(app)
 tools.register(app)
 app.command()(bench)
+app.command()(cli_simulate.simulate)
 
 if __name__ == "__main__":
     main()

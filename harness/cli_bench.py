@@ -181,7 +181,7 @@ def _measure(plan: BenchPlan, folder: Path) -> None:
 
 
 def _draw(store: BenchStore, tell: Callable[[str], None]) -> None:
-    from analysis.figures_bench import bench_figures, read_bench
+    from analysis.figures.bench import bench_figures, read_bench
 
     if store.rows:
         drawn = bench_figures(read_bench(store.table), store.sentences, store.figures)

@@ -117,7 +117,7 @@ def sync(
 
 
 def _figures(paths: RunPaths) -> dict[str, Figure]:
-    from analysis.figures_diagnostics import run_figures
+    from analysis.figures.depth import run_figures
 
     return run_figures(paths)
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "recipes" / "grids" / "quickstart.yaml"
 COMMANDS = (
     *("plan", "run", "status", "logs", "retry", "sync", "report", "recipes"),
-    *("show", "diff", "failures", "cancel"),
+    *("show", "diff", "failures", "cancel", "fit", "export", "simulate"),
     *("prepare", "schema", "doctor", "new-recipe", "bench"),
 )
 

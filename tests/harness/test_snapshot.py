@@ -233,7 +233,7 @@ def test_the_code_hash_ignores_commits_and_analysis_and_nothing_else(repository:
         return facts
 
     before = told()
-    append(repository / "analysis" / "fit.py", "# edited")
+    append(repository / "analysis" / "laws.py", "# edited")
     commit(repository)
     assert told()["code_sha"] == before["code_sha"]
     assert told()["commit"] != before["commit"]

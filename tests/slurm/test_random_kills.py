@@ -24,18 +24,20 @@ from tests.slurm.sweeps import Sweep, assert_same_results, kill, worker_pid, wri
 
 CLUSTER = Settings(nodes=1, cpus=2, kill_wait_s=2)
 KILLS = int(os.environ.get("KILLS", "3"))
-GRID = """
+# Enough work to kill into, and no more.
+SEEDS = (0, 1, 2) if KILLS > 5 else (0, 1)
+GRID = f"""
 sweep: kills
 base:
   residual: standard
-  model: {n_layers: 2, d_model: 32, head_dim: 16}
-  data: {corpus: sotu, seq_len: 32}
-  train: {budget: {tokens: 128000}, batch_tokens: 256, eval_tokens: 1024}
-axes: {residual: [standard, {name: block, block_size: 2}]}
-seeds: [0, 1, 2]
-execution: {checkpoint_every_s: 0.2, n_evals: 2, n_diagnostics: 1, log_every: 5}
-mlflow: {mode: sync}
-slurm: {time: 30, canary: false, runs_per_job: 3, runs_at_once: 2}
+  model: {{n_layers: 2, d_model: 32, head_dim: 16}}
+  data: {{corpus: sotu, seq_len: 32}}
+  train: {{budget: {{tokens: 128000}}, batch_tokens: 256, eval_tokens: 1024}}
+axes: {{residual: [standard, {{name: block, block_size: 2}}]}}
+seeds: {list(SEEDS)}
+execution: {{checkpoint_every_s: 0.2, n_evals: 2, n_diagnostics: 1, log_every: 5}}
+mlflow: {{mode: sync}}
+slurm: {{time: 30, canary: false, runs_per_job: {len(SEEDS)}, runs_at_once: 2}}
 """
 
 
@@ -59,7 +61,7 @@ def test_random_kills_lose_nothing_and_double_nothing(slurm: Cluster, tmp_path: 
 def round_of_kills(sweep: Sweep, slurm: Cluster, chance: random.Random, kills: int) -> int:
     """Hand half of what is left to Slurm and the rest to local workers, and kill among them."""
     sweep.call("retry")
-    sweep.call("run", "--on", "slurm", "--limit", "3")
+    sweep.call("run", "--on", "slurm", "--limit", str(len(SEEDS)))
     command = sweep.command("run", "--workers", "2")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as local:
         deadline = time.monotonic() + 120
