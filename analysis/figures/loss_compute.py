@@ -169,16 +169,15 @@ def draw_loss_compute(data: LossComputeData, axes: Axes, styles: Mapping[str, Ar
 def draw_loss_gap(data: LossComputeData, axes: Axes, styles: Mapping[str, ArmStyle]) -> None:
     """Loss minus the baseline's law at equal compute: what the first panel cannot resolve.
 
-    Bands are those of each arm's own law; the baseline's lies around zero.
+    Bands are those of each arm's own law, of the baseline's alone where arms are many.
     """
     compute_axis(axes, data.currency)
     loss_axis(axes, log=False)
-    many = len(data.curves) > LEGEND_MOST
     for curve in data.curves:
         if not len(curve.residual):
             continue
         look = styles[curve.arm]
-        if len(curve.fit_low) and (curve.arm == data.baseline or not many):
+        if _with_band(data, curve):
             low, high = curve.fit_low - curve.baseline_fit, curve.fit_high - curve.baseline_fit
             marks.band(axes, curve.fit_compute, low, high, look.colour)
         size = marks.size_of(len(curve.residual))
@@ -190,6 +189,12 @@ def draw_loss_gap(data: LossComputeData, axes: Axes, styles: Mapping[str, ArmSty
     axes.set_ylabel(f"loss minus law of {data.baseline}, nats")
 
 
+def _with_band(data: LossComputeData, curve: ArmCurve) -> bool:
+    """Of many arms the baseline alone has a band: more would hide each other."""
+    few = len(data.curves) <= _BANDS_MOST
+    return bool(len(curve.fit_low)) and (few or curve.arm == data.baseline)
+
+
 def _gap_range(data: LossComputeData) -> list[float]:
     """What the gap panel must hold: points and lines; a band that dwarfs them may run out."""
     values = [v for c in data.curves for v in (*c.residual, *c.fit_residual)]
@@ -197,7 +202,7 @@ def _gap_range(data: LossComputeData) -> list[float]:
     bands = [
         v
         for c in data.curves
-        if len(c.fit_low) and len(c.residual)
+        if len(c.residual) and _with_band(data, c)
         for v in (*(c.fit_low - c.baseline_fit), *(c.fit_high - c.baseline_fit))
     ]
     low, high = min(values) - span / 2, max(values) + span / 2
