@@ -12,9 +12,9 @@ from analysis.cells import CellPoint, PairPoint
 from analysis.compare.fieller import columns, exp, paired_moments, slope_variance_by_size
 from analysis.compare.measured import overlap_range
 from analysis.compare.shown import judged_width
-from analysis.compare.student import t_quantile
 from analysis.compare.types import MIN_SIZES, OUTSIDE
 from analysis.estimates import FitRefused, Interval, TooFewData, undefined
+from analysis.fit.quantiles import t_quantile
 from analysis.fit.shared import PROFILE_SHARES
 from analysis.laws import Floats
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analysis.cells import PairPoint, n_levels
-from analysis.compare.student import t_quantile, t_two_sided
 from analysis.compare.types import MIN_SIZES
 from analysis.estimates import Interval, undefined
+from analysis.fit.quantiles import t_quantile, t_tail
 from analysis.fit.shared import pooled_slope
 from analysis.laws import Floats, log_multiplier
 
@@ -179,7 +179,7 @@ def p_value(pairs: Sequence[PairPoint]) -> float | None:
     variance = paired.mean_variance + paired.shift**2 * paired.slope_variance
     if variance == 0:
         return 1.0 if gap == 0 else 0.0
-    return t_two_sided(gap / math.sqrt(variance), len(pairs) - 1)
+    return t_tail(gap / math.sqrt(variance), len(pairs) - 1)
 
 
 def slope_difference(pairs: Sequence[PairPoint], level: float = 0.95) -> Interval:

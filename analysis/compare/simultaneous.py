@@ -15,10 +15,10 @@ from scipy.special import ndtr
 
 from analysis.cells import PairPoint
 from analysis.compare.fieller import Paired, fieller, paired_moments
-from analysis.compare.student import t_quantile
 from analysis.compare.types import MIN_SIZES
 from analysis.compare.wild import influences
 from analysis.estimates import Interval
+from analysis.fit.quantiles import t_quantile
 from analysis.laws import Floats
 
 DRAWS = 4000

@@ -15,9 +15,9 @@ import numpy as np
 from analysis.cells import PairPoint, n_levels
 from analysis.compare.fieller import exp
 from analysis.compare.matching import SizeRuns
-from analysis.compare.student import t_quantile, t_two_sided
 from analysis.compare.types import MIN_SIZES
 from analysis.estimates import Interval, undefined
+from analysis.fit.quantiles import t_quantile, t_tail
 from analysis.fit.shared import pooled_slope
 from analysis.laws import log_excess, log_multiplier
 
@@ -70,7 +70,7 @@ def unpaired_ratio(
     dof = len(base) + len(arm) - 3
     half = t_quantile(level, dof) * error
     found = Interval(estimate=exp(log_ratio), method=METHOD, level=level)
-    p = t_two_sided(log_ratio / error, dof) if error else None
+    p = t_tail(log_ratio / error, dof) if error else None
     return replace(found, low=exp(log_ratio - half), high=exp(log_ratio + half)), p
 
 

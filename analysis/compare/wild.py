@@ -14,9 +14,9 @@ from scipy.special import ndtri
 
 from analysis.cells import PairPoint
 from analysis.compare.fieller import Paired, columns, exp, paired_moments
-from analysis.compare.student import t_quantile
 from analysis.compare.types import MIN_SIZES
 from analysis.estimates import Interval, undefined
+from analysis.fit.quantiles import t_quantile
 from analysis.laws import Floats
 
 WEBB = np.array([-np.sqrt(1.5), -1.0, -np.sqrt(0.5), np.sqrt(0.5), 1.0, np.sqrt(1.5)])

@@ -142,8 +142,7 @@ def draw_paired_differences(
     axes.set_ylim(*_limits(data))
     loss_axis(axes, log=False)
     axes.set_xticks(range(len(data.sizes)), data.sizes)
-    inches = axes.bbox.width / axes.figure.dpi
-    if sum(len(size) + 2 for size in data.sizes) * _CHARACTER_INCHES > inches:
+    if _upright(data):
         axes.tick_params(axis="x", rotation=90)
     axes.set_xlim(-0.5, len(data.sizes) - 0.5)
     axes.tick_params(axis="x", length=0)
@@ -162,12 +161,22 @@ def _limits(data: PairedDifferencesData) -> tuple[float, float]:
     return min(within) - 0.05 * span, max(within) + 0.05 * span
 
 
+def _width(data: PairedDifferencesData) -> float:
+    return PAGE_INCHES if len(data.arms) * len(data.sizes) > 12 else COLUMN_INCHES
+
+
+def _upright(data: PairedDifferencesData) -> bool:
+    """The names of the sizes do not fit beside each other."""
+    needed = sum(len(size) + 2 for size in data.sizes) * _CHARACTER_INCHES
+    return needed > _width(data) - 0.6
+
+
 def paired_differences_figure(
     data: PairedDifferencesData, styles: Mapping[str, ArmStyle]
 ) -> Figure:
     """All arms in one panel."""
-    wide = len(data.arms) * len(data.sizes) > 12
-    figure = new_figure(PAGE_INCHES if wide else COLUMN_INCHES, 2.8)
+    taller = _CHARACTER_INCHES * max(map(len, data.sizes)) if _upright(data) else 0.0
+    figure = new_figure(_width(data), 2.8 + taller)
     with in_style():
         axes = figure.subplots()
         draw_paired_differences(data, axes, styles)

@@ -18,7 +18,6 @@ from analysis.intake.options import BadTable
 from analysis.intake.read import frame_of
 
 API_COLUMNS = frozenset({"summary", "config", "name"})
-PAGE_COLUMNS = frozenset({"Name", "State"})
 _NAMES = {
     "nan": float("nan"),
     "NaN": float("nan"),
@@ -35,11 +34,6 @@ def is_api_export(raw: pd.DataFrame) -> bool:
     return set(raw.columns) >= API_COLUMNS and any(
         str(cell).lstrip().startswith("{") for cell in raw["config"]
     )
-
-
-def is_page_export(raw: pd.DataFrame) -> bool:
-    """Whether the table is the page's runs table."""
-    return set(raw.columns) >= PAGE_COLUMNS
 
 
 def unfold(raw: pd.DataFrame, source: str) -> pd.DataFrame:

@@ -164,6 +164,7 @@ def pairwise_table(tests: Sequence[PairwiseTest]) -> Table:
             Cell(str(test.n_sizes)),
         )
         for test in tests
+        if test.p_value is not None
     )
     raw = tuple(
         {

@@ -20,7 +20,7 @@ from analysis.figures.depth_width import (
 )
 from analysis.figures.isoflop import isoflop_data, isoflop_figure, isoflop_hover
 from analysis.page.drawn import Drawn
-from analysis.page.numerals import estimate_texts
+from analysis.page.numerals import estimate_texts, first_of_a_kind
 from analysis.page.sweep_tables import column
 from analysis.study import Analysis
 from analysis.study_shapes import at_best_rate, fills_a_map
@@ -39,7 +39,7 @@ def isoflop_figures(found: Analysis) -> Iterator[Drawn]:
         if not data.drawable:
             continue
         refused = f" No minimum: {'; '.join(data.refused)}." if data.refused else ""
-        doubts = "".join(f" {note}." for note in comparison.notes)
+        doubts = "".join(f" {note}." for note in first_of_a_kind(comparison.notes))
         yield Drawn(
             f"isoflop_{_stem(arm)}",
             f"IsoFLOP curves, {arm}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from analysis.estimates import Interval, ratio_parts
 from analysis.page.table import Cell
@@ -65,3 +66,14 @@ def listed(names: list[str], most: int = 6) -> str:
     if len(names) > most:
         names = [*names[: most - 1], f"{len(names) - most + 1} more"]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def first_of_a_kind(notes: Sequence[str]) -> list[str]:
+    """Notes that begin with the same name told once, the others counted."""
+    kinds: dict[str, list[str]] = {}
+    for note in notes:
+        kinds.setdefault(note.partition(":")[0], []).append(note)
+    return [
+        same[0] if len(same) == 1 else f"{same[0]}; {len(same) - 1} more like it"
+        for same in kinds.values()
+    ]

@@ -96,16 +96,25 @@ def _few_sizes(sizes: Sequence[str]) -> list[str]:
     return [sizes[round(i * step)] for i in range(_MAX_SIZES_SHOWN)]
 
 
-def comparison_section(found: Analysis, tables: StudyTables) -> Section:
+def _single_arm(found: Analysis, tables: StudyTables) -> Section | None:
+    """Losses by size where nothing is compared; of many sizes the figures tell more."""
+    if found.runs["size"].nunique() > _MAX_SIZES_SHOWN:
+        return None
+    return Section(title="Losses", blocks=(table_block(tables.headline, title=""),))
+
+
+def comparison_section(found: Analysis, tables: StudyTables) -> Section | None:
     """Arms against the baseline and among themselves."""
+    if found.runs["arm"].nunique() < 2:
+        return _single_arm(found, tables)
     blocks = [table_block(tables.headline, title="")]
     blocks += [
         table_block(table)
         for table in (tables.intervals, tables.by_size, tables.curve)
         if table.raw
     ]
-    if tables.pairwise.raw and not isinstance(found.pairwise, str):
-        block = table_block(tables.pairwise, folded=f"{len(tables.pairwise.raw)} pairs")
+    if tables.pairwise.cells and not isinstance(found.pairwise, str):
+        block = table_block(tables.pairwise, folded=f"{len(tables.pairwise.cells)} pairs")
         said = pairwise_sentence(found.pairwise)
         blocks.append(_noted(block, said))
     if tables.sensitivity.raw:
@@ -130,7 +139,10 @@ def laws_section(found: Analysis, tables: StudyTables, further: Mapping[str, Law
         for name, law in found.laws.items()
         if not isinstance(law, str)
     }
-    fits |= dict(_other_fits(found)) | dict(further)
+    fits |= dict(_other_fits(found))
+    for name, fit in further.items():
+        if not any(_same(fit, told) for told in fits.values()):
+            fits[f"As fitted to the table: {name}"] = fit
     blocks = [*_noise_and_slopes(found)]
     if tables.efficiency.raw:
         blocks.append(table_block(tables.efficiency))
@@ -139,6 +151,13 @@ def laws_section(found: Analysis, tables: StudyTables, further: Mapping[str, Law
     blocks += [Block(folded=name, pre=describe(fit)) for name, fit in fits.items()]
     notes = ("Each report gives every estimate with its interval, the certificate, every doubt.",)
     return Section(title="Laws", notes=notes if fits else (), blocks=tuple(blocks))
+
+
+def _same(fit: LawFit, told: LawFit) -> bool:
+    """The same law of the same data with the same estimates."""
+    return (fit.law, fit.data_sha256) == (told.law, told.data_sha256) and all(
+        at.estimate == told.parameters[name].estimate for name, at in fit.parameters.items()
+    )
 
 
 def _other_fits(found: Analysis) -> Iterator[tuple[str, LawFit]]:

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.cells import CURRENCIES, FLOPS, Currency, cell_points
 from analysis.collect import usable
 from analysis.compare.types import Multiplier
-from analysis.page.numerals import DASH, ends, number, ratio_cell
+from analysis.page.numerals import DASH, ends, listed, number, ratio_cell
 from analysis.page.table import Cell, Raw, Table
 
 
@@ -136,6 +136,7 @@ def headline_table(rows: Sequence[HeadlineRow], sizes: Sequence[str]) -> Table:
         "extra FLOPs %",
         "rel. step time",
     )
+    counted = f", in {listed([c.label for c in currencies])}" if currencies else ""
     return Table(
         "headline",
         "Arms against the baseline",
@@ -143,9 +144,8 @@ def headline_table(rows: Sequence[HeadlineRow], sizes: Sequence[str]) -> Table:
         tuple(_headline_cells(row, sizes, currencies) for row in rows),
         tuple(_headline_raw(row, sizes) for row in rows),
         "Loss: final validation, nats per token, mean ± standard deviation over seeds. Multiplier: "
-        "value and 95% interval, in training FLOPs, in training FLOPs without the variant's own, "
-        "and in what else was recorded. Extra parameters, FLOPs per token and step time: against "
-        "the baseline at the largest size both finished.",
+        f"value and 95% interval{counted}. Extra parameters, FLOPs per token and step time: "
+        "against the baseline at the largest size both finished.",
     )
 
 

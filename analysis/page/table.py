@@ -106,7 +106,9 @@ def _null(value: Raw) -> Raw:
 def _html_cell(cell: Cell) -> str:
     detail = f"<small>{escape(cell.detail)}</small>" if cell.detail else ""
     kind = " class='text'" if len(cell.main) > _LONG or len(cell.detail) > _LONG else ""
-    return f"<td{kind}>{escape(cell.main)}{detail}</td>"
+    # An arm's name may break before its options.
+    main = escape(cell.main).replace("(", "<wbr>(") if " " not in cell.main else escape(cell.main)
+    return f"<td{kind}>{main}{detail}</td>"
 
 
 def _joined(cell: Cell) -> str:

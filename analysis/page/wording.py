@@ -15,6 +15,7 @@ from analysis.compare.pairwise import PairwiseTest, pairwise_sentence
 from analysis.compare.shown import ratio_text
 from analysis.compare.types import Multiplier
 from analysis.fit.shared import SharedFit
+from analysis.page.numerals import estimate_texts
 from analysis.page.sweep_tables import column
 from analysis.study import Analysis
 
@@ -65,10 +66,32 @@ def study_headline(found: Analysis) -> str:
     """What the study found, or why nothing is compared."""
     if found.refusal:
         return f"No multiplier: {found.refusal}."
+    if found.runs["arm"].nunique() == 1:
+        return single_headline(found)
     said = headline(found.comparisons.get(FLOPS.name, ()), found.baseline)
     if isinstance(found.pairwise, str) or len(found.comparisons.get(FLOPS.name, ())) < 2:
         return said
     return f"{said} {separated_sentence(found.pairwise)}".strip()
+
+
+def single_headline(found: Analysis) -> str:
+    """What the laws of one arm say; there is nothing to compare it with."""
+    parts = []
+    for comparison in found.isoflop.values():
+        laws = () if isinstance(comparison, str) else comparison.fits.items()
+        for method, fit in laws:
+            if fit.n_law is not None and not parts:
+                a = " ".join(estimate_texts(fit.n_law.parameters["a"], ".3g"))
+                parts.append(f"The best size grows as C^a with a = {a} (minima by {method}).")
+    if not isinstance(found.joint, str):
+        names = [name for name in ("E", "alpha", "beta") if name in found.joint.parameters]
+        at = [f"{n} = {' '.join(estimate_texts(found.joint.parameters[n], '.3g'))}" for n in names]
+        parts.append(f"{found.joint.law}: {', '.join(at)}.")
+    law = found.laws[FLOPS.name]
+    if not parts and not isinstance(law, str):
+        alpha = " ".join(estimate_texts(law.exponent, ".3g"))
+        parts.append(f"{law.law}: alpha = {alpha}, E pinned at {law.asymptote:g} nats.")
+    return " ".join(["One arm, so nothing is compared.", *parts])
 
 
 def separated_sentence(tests: Sequence[PairwiseTest], level: float = 0.95) -> str:
@@ -112,6 +135,8 @@ def entropy_sentences(runs: pd.DataFrame, entropies: Mapping[str, float]) -> lis
 
 def method_sentences(multipliers: Sequence[Multiplier], asymptote: float) -> list[str]:
     """How the headline's numbers were made and how far they reach."""
+    if not multipliers:
+        return []
     tested = [m for m in multipliers if m.p_holm is not None]
     sentences = [
         "Multiplier = baseline compute over the arm's compute at equal loss; above 1 the arm is "

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtr
 
 from analysis.cells import SAME_LEVEL
-from analysis.compare.student import t_quantile
 from analysis.compare.types import MIN_SIZES
+from analysis.fit.quantiles import t_quantile
 from analysis.laws import Floats
 from analysis.simulate.declared import DeclaredGrid
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.compare.sensitivity import SensitivityRow
 from analysis.estimates import Interval
-from analysis.page.comparison_tables import curve_table, sensitivity_table
-from analysis.page.numerals import estimate_texts, listed, number, ratio_cell
+from analysis.fit.rescaled import RescaledArm
+from analysis.page.comparison_tables import curve_table, rescaled_table, sensitivity_table
+from analysis.page.numerals import estimate_texts, first_of_a_kind, listed, number, ratio_cell
 from analysis.page.sweep_tables import exclusions_table, runs_table
 from analysis.page.table import Cell, Table, save_tables, to_csv, to_html, to_latex, to_markdown
 
@@ -112,6 +114,44 @@ def test_numbers_without_a_value_are_a_dash_and_half_open_intervals_say_so() -> 
     assert (number(None, ".2f"), number(math.nan, ".2f"), number(0.5, ".2f")) == ("–", "–", "0.50")
     half = Interval(estimate=1.7, low=0.0, high=None, method="m")
     assert estimate_texts(half, ".2f") == ("1.70", "[0.00, inf]")
+
+
+def test_a_rounded_zero_has_no_minus() -> None:
+    assert (number(-1e-9, "+.4f"), number(-1e-9, ".2f")) == ("+0.0000", "0.00")
+    small = Interval(estimate=-1e-6, low=-0.5, high=1e-9, method="m")
+    assert estimate_texts(small, "+.3f") == ("+0.000", "[-0.500, +0.000]")
+
+
+def test_notes_of_one_kind_are_told_once() -> None:
+    notes = ["differs: at 1", "other: x", "differs: at 2", "differs: at 3"]
+    assert first_of_a_kind(notes) == ["differs: at 1; 2 more like it", "other: x"]
+
+
+def test_a_pinned_e_has_one_row_though_arms_differ_in_their_lowest_loss() -> None:
+    def row(arm: str, nats: str) -> SensitivityRow:
+        ratio = Interval(estimate=1.2, low=1.1, high=1.3, method=arm)
+        label = f"E = {nats} nats (15% of the lowest loss)"
+        return SensitivityRow(kind="E", label=label, ratio=ratio, n_sizes=4)
+
+    table = sensitivity_table({"a": (row("a", "0.36"),), "b": (row("b", "0.37"),)})
+    assert [[cell.main for cell in cells] for cells in table.cells] == [
+        ["E at 15% of the lowest loss", "1.20", "1.20"]
+    ]
+    assert [r["choice"] for r in table.raw] == [
+        "E = 0.36 nats (15% of the lowest loss)",
+        "E = 0.37 nats (15% of the lowest loss)",
+    ]
+
+
+def test_efficiency_has_both_factors_with_their_ends() -> None:
+    one = Interval(estimate=1.5, low=1.2, high=1.9, method="m")
+    none = Interval(estimate=1.1, method="m", reason="unbounded")
+    table = rescaled_table({"new": RescaledArm(one, none)})
+    assert [cell.main for cell in table.cells[0]] == ["new", "1.50", "1.10"]
+    assert table.raw[0] == {
+        "arm": "new", "rho_n": 1.5, "rho_n_low": 1.2, "rho_n_high": 1.9,
+        "rho_d": 1.1, "rho_d_low": None, "rho_d_high": None,
+    }  # fmt: skip
 
 
 def test_long_lists_are_cut() -> None:

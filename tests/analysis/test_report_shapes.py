@@ -1,0 +1,87 @@
+"""What a study over shapes and budgets shows, and how many pairs of arms its headline names."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from analysis.compare.pairwise import PairwiseTest
+from analysis.estimates import Interval
+from analysis.page.wording import convention_sentence, separated_sentence
+from analysis.study_shapes import at_best_rate, fills_a_map, shape_gains
+
+DEPTHS, WIDTHS = (2, 4, 8), (64, 128, 256)
+
+
+def shape_runs(slope: float) -> pd.DataFrame:
+    """Two arms over nine shapes at two rates; the arm gains 0.1 nats and ``slope`` per ln depth."""
+    rows = []
+    for arm, own in (("standard", 0.0), ("full", 1.0)):
+        for depth in DEPTHS:
+            for width in WIDTHS:
+                for lr, worse in ((0.01, 0.0), (0.03, 0.2)):
+                    bowl = 0.1 * math.log(depth / 4) ** 2 + 0.05 * math.log(width / 128) ** 2
+                    wobble = 0.001 * ((depth * 7 + width * 3 + int(own)) % 5)
+                    gain = own * (0.1 + slope * math.log(depth / 4))
+                    rows.append(
+                        {
+                            "arm": arm,
+                            "n_layers": depth,
+                            "d_model": width,
+                            "lr": lr,
+                            "flops": 1e15,
+                            "loss_nats": 3 + bowl - gain + worse + wobble,
+                        }
+                    )
+    return pd.DataFrame(rows)
+
+
+def test_of_several_learning_rates_the_best_one_counts() -> None:
+    runs = shape_runs(0.0)
+    best = at_best_rate(runs, ["arm", "n_layers", "d_model"])
+    assert len(best) == 18
+    assert set(best["lr"]) == {0.01}
+    assert at_best_rate(runs.drop(columns="lr"), ["arm"]).shape[0] == 36
+
+
+@pytest.mark.parametrize(("slope", "word"), [(0.0, "no trend"), (0.05, "changes")])
+def test_gain_over_shapes_is_constant_or_not(slope: float, word: str) -> None:
+    test = shape_gains(shape_runs(slope), "standard")["full"]
+    assert test.mean_gain_nats.estimate == pytest.approx(0.1, abs=0.005)
+    assert word in test.text
+
+
+def test_a_ladder_of_sizes_is_no_map() -> None:
+    assert not fills_a_map((2, 4, 8), (64, 128, 256))
+    assert not fills_a_map((2, 4, 2, 4), (64, 64, 128, 128))
+    assert fills_a_map([d for d in DEPTHS for _ in WIDTHS], [*WIDTHS] * 3)
+
+
+def pair(first: str, second: str, p_holm: float) -> PairwiseTest:
+    ratio = Interval(estimate=0.9, low=0.8, high=1.0, method="m")
+    return PairwiseTest(
+        first=first,
+        second=second,
+        ratio=ratio,
+        loss_difference=0.01,
+        p_value=p_holm,
+        p_holm=p_holm,
+        n_sizes=4,
+    )
+
+
+def test_headline_counts_pairs_that_would_fill_it() -> None:
+    apart = [pair("a", f"b{i}", 0.001) for i in range(6)]
+    everything = "All 6 pairs of variants differ from each other after Holm's correction."
+    assert separated_sentence(apart) == everything
+    said = separated_sentence([*apart, pair("c", "d", 0.4)])
+    assert said.startswith("6 of 7 pairs of variants differ")
+    assert said.endswith("not told apart: c and d.")
+    assert "a below b0 (adjusted p 0.001)" in separated_sentence(apart[:2])
+
+
+def test_convention_is_a_sentence_whatever_the_table_says() -> None:
+    assert convention_sentence("as given in the table") == "Compute: as given in the table."
+    assert convention_sentence("FLOPs: matmuls only.") == "FLOPs: matmuls only."
