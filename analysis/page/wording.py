@@ -76,7 +76,7 @@ def study_headline(found: Analysis) -> str:
 
 def single_headline(found: Analysis) -> str:
     """What the laws of one arm say; there is nothing to compare it with."""
-    parts = []
+    parts: list[str] = []
     for comparison in found.isoflop.values():
         laws = () if isinstance(comparison, str) else comparison.fits.items()
         for method, fit in laws:
