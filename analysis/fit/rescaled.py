@@ -106,9 +106,9 @@ def _interval(
     reason: str | None,
 ) -> Interval:
     return Interval(
-        estimate=math.exp(log_rho),
-        low=None if low is None else math.exp(low),
-        high=None if high is None else math.exp(high),
+        estimate=float(np.exp(log_rho)),
+        low=None if low is None else float(np.exp(low)),
+        high=None if high is None else float(np.exp(high)),
         level=fit.level,
         method=method,
         reason=reason,

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.cells import CellPoint
+from analysis.cells import CellPoint, n_levels
 from analysis.estimates import Interval, TooFewData
 from analysis.fit.quantiles import aicc, f_tail, t_quantile
 from analysis.fit.shared_solve import Table, fit_line
@@ -68,6 +68,9 @@ def slope_test(
     if not points:
         raise TooFewData("no point to compare exponents from")
     table = _paired(Table.of(points))
+    levels = n_levels(table.x)
+    if levels < MIN_SIZES:
+        raise TooFewData(f"comparing exponents needs {MIN_SIZES} compute levels, got {levels}")
     y = log_excess(table.loss, asymptote)
     shared = fit_line(table, y, asymptote)
     at_size = _size_means(table)
