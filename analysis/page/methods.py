@@ -35,7 +35,7 @@ def _design(found: Analysis, facts: Facts) -> list[str]:
     if not facts.n_used:
         return [f"None of {facts.n_runs} runs could be used; {excluded_text(facts)}."]
     base = "the baseline" if found.baseline == "baseline" else f"the baseline {found.baseline}"
-    what = f"We trained {base}" if facts.arms else f"We studied {found.baseline}"
+    what = f"We trained {base}" if facts.arms else "We studied one arm"
     if facts.arms:
         kind = "variant" if len(facts.arms) == 1 else "variants"
         what = f"We compared {len(facts.arms)} {kind} ({listed(list(facts.arms))}) with {base}"

@@ -86,7 +86,9 @@ def single_headline(found: Analysis) -> str:
     if not isinstance(found.joint, str):
         names = [name for name in ("E", "alpha", "beta") if name in found.joint.parameters]
         at = [f"{n} = {' '.join(estimate_texts(found.joint.parameters[n], '.3g'))}" for n in names]
-        parts.append(f"{found.joint.law}: {', '.join(at)}.")
+        doubts = dict.fromkeys(note.partition(":")[0] for note in found.joint.notes)
+        doubted = f" (doubts: {', '.join(doubts)})" if doubts else ""
+        parts.append(f"{found.joint.law}: {', '.join(at)}{doubted}.")
     law = found.laws[FLOPS.name]
     if not parts and not isinstance(law, str):
         alpha = " ".join(estimate_texts(law.exponent, ".3g"))

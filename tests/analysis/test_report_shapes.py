@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from analysis.collect import collect
 from analysis.compare.pairwise import PairwiseTest
 from analysis.estimates import Interval
-from analysis.page.wording import convention_sentence, separated_sentence
+from analysis.page.wording import convention_sentence, separated_sentence, study_headline
+from analysis.study import analyse
 from analysis.study_shapes import at_best_rate, fills_a_map, shape_gains
+from tests.analysis.synthetic_sweep import World, build_sweep
 
 DEPTHS, WIDTHS = (2, 4, 8), (64, 128, 256)
 
@@ -85,3 +90,13 @@ def test_headline_counts_pairs_that_would_fill_it() -> None:
 def test_convention_is_a_sentence_whatever_the_table_says() -> None:
     assert convention_sentence("as given in the table") == "Compute: as given in the table."
     assert convention_sentence("FLOPs: matmuls only.") == "FLOPs: matmuls only."
+
+
+def test_one_arm_alone_gets_its_law_in_the_headline(tmp_path: Path) -> None:
+    world = World(multipliers={"standard": 1.0}, noise=0.001, seeds=(0,), diagnostics="none")
+    said = study_headline(analyse(collect(build_sweep(tmp_path, world)), "standard"))
+    assert said.startswith("One arm, so nothing is compared.")
+    assert "multiplier" not in said
+    alpha = re.search(r"alpha = (0\.\d+) \[", said)
+    assert alpha is not None
+    assert float(alpha.group(1)) == pytest.approx(0.1, abs=0.005)
