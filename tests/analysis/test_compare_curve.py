@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from analysis.cells import CellPoint, PairPoint
 from analysis.compare.curve import multiplier_curve
+from analysis.compare.sensitivity import sensitivity
 from analysis.estimates import FitRefused, TooFewData
-from tests.analysis.published_losses import draw_pairs, kimi_pairs
+from analysis.fit.shared import PROFILE_SHARES
+from tests.analysis.published_losses import draw_pairs, kimi_pairs, kimi_runs
 
 T_95_3 = 3.182446305284263
 """Student's t, 97.5%, 3 degrees of freedom."""
@@ -39,6 +42,34 @@ def test_curve_is_the_exact_ratio_of_two_power_laws_with_exponents_of_their_own(
     exact = [math.exp((1.5 - y) / 0.08) / c for y, c in zip(loss, found.compute, strict=True)]
     assert found.rho == pytest.approx(exact, rel=1e-9)
     assert exact[-1] > 1.2 * exact[0]
+
+
+def test_one_exponent_gives_a_flat_curve_at_the_multiplier() -> None:
+    pairs = lines((1.5, 0.08), (1.5 - 0.08 * math.log(1.25), 0.08))
+    found = multiplier_curve(pairs, curve_of(pairs), n=7)
+    assert found.rho == pytest.approx([1.25] * 7, rel=1e-9)
+
+
+def test_band_is_that_of_the_paired_regression_line_where_the_slope_is_sure() -> None:
+    # Independent noise a thousand times below what the arms' exponent explains; a gap near zero.
+    rng = np.random.default_rng(6)
+    exact = lines((1.5, 0.5), (1.5, 0.5))
+    noisy = [p.log_excess_arm + rng.normal(0, 1e-4) for p in exact]
+    pairs = [
+        replace(p, log_excess_arm=y, loss_arm=math.exp(y))
+        for p, y in zip(exact, noisy, strict=True)
+    ]
+    found = multiplier_curve(pairs, curve_of(pairs), n=5)
+    x = np.array([p.log_compute_base for p in pairs])
+    gaps = np.array([p.log_excess_base - p.log_excess_arm for p in pairs])
+    design = np.column_stack([np.ones(5), x])
+    coefficients, rss, *_ = np.linalg.lstsq(design, gaps, rcond=None)
+    covariance = rss[0] / 3 * np.linalg.inv(design.T @ design)
+    for compute, low, high in zip(found.compute, found.low, found.high, strict=True):
+        row = np.array([1.0, math.log(compute)])
+        half = T_95_3 * math.sqrt(row @ covariance @ row)
+        ends = [(row @ coefficients - half) / 0.5, (row @ coefficients + half) / 0.5]
+        assert np.log([low, high]) == pytest.approx(ends, abs=2e-3 * half / 0.5)
 
 
 def test_band_ends_at_the_values_that_the_paired_regression_just_refutes() -> None:
@@ -128,3 +159,25 @@ def test_uncertain_slope_leaves_the_band_open_and_says_so() -> None:
     assert all(math.isnan(low) for low in found.low)
     assert found.middle.ratio.reason is not None
     assert found.middle.ratio.reason.startswith("unbounded: ")
+
+
+def test_pinned_asymptotes_up_to_nine_tenths_barely_move_the_published_ratio_in_its_rows() -> None:
+    runs = kimi_runs().assign(run_id="", status="done", excluded_because=None, in_grid=True)
+    runs = runs.assign(flops_without_residual=np.nan, train_s=np.nan)
+    rows = sensitivity(runs, "block_attnres", "baseline")
+    found = [row.ratio.estimate for row in rows if row.kind == "E"]
+    # Equal compute: ((L_b - E) / (L_v - E))^(1 / s) at the geometric mean, s by polyfit.
+    table = kimi_pairs("block_attnres")
+    lowest = min(p.loss_arm for p in table)
+    x = [p.log_compute_base for p in table]
+    for share, ratio in zip(PROFILE_SHARES, found, strict=True):
+        losses = np.array([(p.loss_base, p.loss_arm) for p in table])
+        y = np.log(losses - share * lowest)
+        slope = -np.polyfit(x, y.mean(axis=1), 1)[0]
+        assert ratio == pytest.approx(math.exp((y[:, 0] - y[:, 1]).mean() / slope), rel=1e-9)
+    # Computed independently of this code base, for E up to 1.6 nats.
+    assert found[0] == pytest.approx(1.239, abs=5e-4)
+    assert all(1.2385 < value < 1.2645 for value in found if value)
+    dropped = [row.ratio.estimate for row in rows if row.kind.startswith("drop_")]
+    assert all(1.215 < value < 1.255 for value in dropped if value)
+    assert len(dropped) == 2

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,31 @@ def log_width(interval: Interval) -> float:
     assert interval.low is not None
     assert interval.high is not None
     return float(np.log(interval.high / interval.low))
+
+
+def own_runs(pairs: list[PairPoint]) -> tuple[list[SizeRuns], list[SizeRuns]]:
+    """The same points with nothing said of which belong together."""
+    base = [
+        SizeRuns(size=p.size, log_compute=p.log_compute_base, losses=np.array([p.loss_base]))
+        for p in pairs
+    ]
+    arm = [
+        SizeRuns(size=p.size, log_compute=p.log_compute_arm, losses=np.array([p.loss_arm]))
+        for p in pairs
+    ]
+    return base, arm
+
+
+def unequal_pairs() -> list[PairPoint]:
+    """Arms at unequal compute, the difference itself unequal from size to size."""
+    rng = np.random.default_rng(8)
+    x = np.log(np.geomspace(1.0, 20.0, 6))
+    x_arm = x + np.array([0.05, 0.02, 0.08, 0.03, 0.06, 0.01])
+    y, y_arm = (own + rng.normal(0, 0.002, 6) for own in (1 - 0.06 * x, 1 - 0.06 * (x_arm + 0.2)))
+    return [
+        PairPoint(f"s{i}", x[i], x_arm[i], y[i], y_arm[i], np.exp(y[i]), np.exp(y_arm[i]), 1)
+        for i in range(6)
+    ]
 
 
 def refitted(pairs: list[PairPoint], y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -69,18 +95,63 @@ def test_wild_bootstrap_gives_no_interval_from_two_sizes_or_without_a_sure_slope
 
 def test_unpaired_interval_of_the_published_table() -> None:
     pairs = kimi_pairs("block_attnres")
-    base = [
-        SizeRuns(size=p.size, log_compute=p.log_compute_base, losses=np.array([p.loss_base]))
-        for p in pairs
-    ]
-    arm = [
-        SizeRuns(size=p.size, log_compute=p.log_compute_arm, losses=np.array([p.loss_arm]))
-        for p in pairs
-    ]
-    found, _ = unpaired_ratio(base, arm)
+    found, _ = unpaired_ratio(*own_runs(pairs))
     # Computed independently of this code base.
     assert (found.low, found.high) == pytest.approx((1.145, 1.341), abs=5e-4)
     assert log_width(found) > 1.7 * log_width(iso_loss_ratio(pairs))
+
+
+@pytest.mark.parametrize("pairs", [kimi_pairs("block_attnres"), unequal_pairs()], ids=["t", "u"])
+def test_fieller_ends_are_where_a_plain_test_of_each_value_turns(pairs: list[PairPoint]) -> None:
+    n = len(pairs)
+    y = np.array([p.log_excess_base for p in pairs] + [p.log_excess_arm for p in pairs])
+    coefficients, fitted = refitted(pairs, y)
+    slope = float(coefficients[2])
+    gap_x = np.array([p.log_compute_base - p.log_compute_arm for p in pairs])
+    z = np.array([p.log_excess_base - p.log_excess_arm for p in pairs]) + slope * gap_x
+    s_xx = 0.0
+    for side in ("log_compute_base", "log_compute_arm"):
+        x = np.array([getattr(p, side) for p in pairs])
+        s_xx += float(((x - x.mean()) ** 2).sum())
+    v_slope = float(((y - fitted) ** 2).sum()) / (2 * n - 3) / s_xx
+    critical = {5: 2.7764451051977987, 6: 2.5705818356363146}[n]
+
+    shift, mean, v_mean = float(gap_x.mean()), float(z.mean()), float(z.var(ddof=1)) / n
+
+    def refuted(log_rho: float) -> bool:
+        away = log_rho - shift
+        off = mean - slope * log_rho
+        return bool(abs(off) > critical * math.sqrt(v_mean + away**2 * v_slope))
+
+    kept = [value for value in np.linspace(-0.5, 1.0, 30_001).tolist() if not refuted(value)]
+    found = iso_loss_ratio(pairs)
+    assert found.low is not None
+    assert found.high is not None
+    # To the step of the grid.
+    assert np.log([found.low, found.high]) == pytest.approx([kept[0], kept[-1]], abs=5.1e-5)
+
+
+def test_unpaired_ends_follow_from_least_squares_and_a_numeric_gradient() -> None:
+    pairs = unequal_pairs()
+    y = np.array([p.log_excess_base for p in pairs] + [p.log_excess_arm for p in pairs])
+
+    def log_ratio(values: np.ndarray) -> float:
+        (a_base, a_arm, slope), _ = refitted(pairs, values)
+        return float((a_base - a_arm) / slope)
+
+    # Every point moved by itself: no formula for the variance of m, s or their covariance.
+    step = 1e-6
+    gradient = [
+        (log_ratio(y + step * unit) - log_ratio(y - step * unit)) / (2 * step)
+        for unit in np.eye(len(y))
+    ]
+    variance = float(((y - refitted(pairs, y)[1]) ** 2).sum()) / 9
+    half = 2.2621571627982053 * np.sqrt(variance * np.sum(np.square(gradient)))
+    expected = np.exp(log_ratio(y) + np.array([0.0, -half, half]))
+    found, p = unpaired_ratio(*own_runs(pairs))
+    assert (found.estimate, found.low, found.high) == pytest.approx(tuple(expected), rel=1e-6)
+    assert p is not None
+    assert (p < 0.05) == found.excludes(1.0)
 
 
 def test_family_wise_interval_of_one_arm_is_its_own() -> None:

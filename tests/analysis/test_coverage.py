@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.coverage import HARSH, WORLDS, World, cover
+from tests.benchmarks.coverage import BENT, HARSH, WORLDS, World, cover
 
 SEED = 20260315
 NOMINAL = 0.95
@@ -51,3 +51,9 @@ def test_slope_variance_by_size_covers_where_shared_deviations_dominate() -> Non
     assert abs(found["by size"].coverage - NOMINAL) < 3 * error(500)
     # The default does not, which is why a note is given there.
     assert found["fieller"].coverage < 0.93
+
+
+def test_asymptote_pinned_wrongly_widens_the_default_interval_and_never_narrows_it() -> None:
+    mild, strong = (cover(world, 400, SEED, ["fieller"])["fieller"].coverage for world in BENT)
+    assert mild > NOMINAL - 3 * error(400)
+    assert strong > NOMINAL + 3 * error(400)
