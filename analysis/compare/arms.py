@@ -181,7 +181,7 @@ def _multiplier(
 def _family(
     study: _Study, found: Sequence[Multiplier], matched: Mapping[str, Sequence[MatchedSize]]
 ) -> dict[str, Interval]:
-    """Family-wise intervals: max-t within the paired arms, Bonferroni for each unpaired one."""
+    """Family-wise intervals: Sidak over the paired arms, Bonferroni for each unpaired one."""
     counted = [m for m in found if m.p_value is not None]
     share = (1 - study.level) / max(1, len(counted))
     pairs = {m.arm: pair_points(matched[m.arm], study.asymptote) for m in found if m.paired}
