@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.cells import n_levels
 from analysis.estimates import BadValue, Interval, TooFewData, data_sha256
 from analysis.fit.quantiles import t_quantile
 from analysis.law_fit import Certificate, LawFit, linear_gradient
@@ -108,7 +109,7 @@ def fit_allocation(
         ),
         domain={"C": (float(np.exp(x.min())), float(np.exp(x.max())))},
         n_points=len(x),
-        n_levels=len(np.unique(x)),
+        n_levels=n_levels(x),
         rms_nats=float("nan"),
         data_sha256=data_sha256(zip(x.tolist(), y.tolist(), w.tolist(), strict=True)),
         extras={
@@ -135,7 +136,7 @@ def _checked(
     for name, values in (("budgets", c), ("optima", best), ("weights", w)):
         if not (np.isfinite(values) & (values > 0)).all():
             raise BadValue(f"{name} must be positive and finite")
-    n = len(np.unique(c))
+    n = n_levels(np.log(c))
     if n < MIN_BUDGETS:
         raise TooFewData(f"a line along compute needs {MIN_BUDGETS} budgets, got {n}; add budgets")
     return np.log(c), np.log(best), w

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.estimates import BadValue, Interval, TooFewData, data_sha256
 from analysis.fit.quantiles import aicc, t_quantile
@@ -19,6 +20,7 @@ from analysis.laws import Floats
 
 MIN_SIZES = 3
 """Distinct block sizes below which no trend is fitted."""
+Codes = NDArray[np.intp]
 _MODELS = ("constant", "linear", "quadratic")
 
 
@@ -28,7 +30,7 @@ class BlockSizeLevel:
 
     block_size: float
     loss_nats: float
-    """Mean over replicates."""
+    """In the mean replicate, nats."""
     n: int
     above_best: Interval
     """Loss minus that of the best S, paired over replicates, nats."""
@@ -66,8 +68,8 @@ def fit_block_size(
 ) -> BlockSizeFit:
     """Fit the trend of loss along block size.
 
-    Replicates shift all their losses together (a larger model, a lucky seed); their effects are
-    removed by centring before the trend is fitted, and S is compared within replicates.
+    Replicates shift all their losses together (a larger model, a lucky seed): each has an effect of
+    its own in the least squares, ``L_rs = u_r + P(ln S)``, so S is compared within replicates.
 
     Parameters
     ----------
@@ -81,60 +83,51 @@ def fit_block_size(
     Raises
     ------
     TooFewData
-        Fewer than three block sizes.
+        Fewer than three block sizes, or replicates that no block size links.
     BadValue
         A number that is not positive and finite, or two runs of one S and replicate.
     """
-    table = _table(block_sizes, losses_nats, replicates)
-    sizes, grid = table
-    mean = np.nanmean(grid, axis=1)
-    effect = np.nanmean(grid - mean[:, None], axis=0)
-    x = np.log(np.repeat(sizes, grid.shape[1])).reshape(grid.shape)
-    kept = ~np.isnan(grid)
-    centre = float(np.log(sizes).mean())
-    y, at = (grid - effect)[kept], x[kept] - centre
-    n_effects = grid.shape[1] - 1
-    chosen, scores = _choose(at, y, n_effects)
-    coefficients, covariance, rss = _polynomial(at, y, chosen, n_effects)
-    design = np.vander(at, chosen + 1)
+    sizes, grid = _table(block_sizes, losses_nats, replicates)
+    row, replicate = np.nonzero(~np.isnan(grid))
+    y, centre = grid[row, replicate], float(np.log(sizes).mean())
+    at = np.log(sizes)[row] - centre
+    mean = _adjusted_means(grid)
+    chosen, scores = _choose(at, y, replicate)
+    found = _polynomial(at, y, replicate, chosen)
     best = int(np.argmin(mean))
-    levels = tuple(_level(sizes, grid, i, best, level) for i in range(len(sizes)))
-    dof = len(y) - n_effects - chosen - 1
-    t = t_quantile(level, dof) if dof > 0 else np.nan
+    levels = tuple(_level(sizes, grid, mean, i, best, level) for i in range(len(sizes)))
+    t = t_quantile(level, found.dof) if found.dof > 0 else np.nan
     names = [f"c{power}" for power in range(chosen, -1, -1)]
-    errors = np.sqrt(np.diag(covariance))
+    errors = np.sqrt(np.diag(found.covariance))
     return BlockSizeFit(
         law="L = " + " + ".join(f"{name} x^{name[1:]}" for name in names) + ", x = centred ln S",
         method=f"least squares, replicate effects removed, model by AICc ({', '.join(scores)})",
         parameters={
             name: Interval(
                 estimate=float(value),
-                low=float(value - t * error) if dof > 0 else None,
-                high=float(value + t * error) if dof > 0 else None,
+                low=float(value - t * error) if found.dof > 0 else None,
+                high=float(value + t * error) if found.dof > 0 else None,
                 level=level,
-                method=f"t interval, {dof} dof",
-                reason=None if dof > 0 else "no degrees of freedom",
+                method=f"t interval, {found.dof} dof",
+                reason=None if found.dof > 0 else "no degrees of freedom",
             )
-            for name, value, error in zip(names, coefficients, errors, strict=True)
+            for name, value, error in zip(names, found.coefficients, errors, strict=True)
         },
-        covariance=tuple(tuple(float(v) for v in row) for row in covariance),
-        certificate=Certificate(
-            objective=rss,
-            gradient=linear_gradient(design, y - design @ coefficients),
-        ),
+        covariance=tuple(tuple(float(v) for v in line) for line in found.covariance),
+        certificate=Certificate(objective=found.rss, gradient=found.gradient),
         domain={"S": (float(sizes.min()), float(sizes.max()))},
         n_points=len(y),
         n_levels=len(sizes),
-        rms_nats=float(np.sqrt(rss / len(y))),
+        rms_nats=float(np.sqrt(found.rss / len(y))),
         notes=_notes(grid, levels),
-        data_sha256=data_sha256(zip(x[kept].tolist(), grid[kept].tolist(), strict=True)),
+        data_sha256=data_sha256(zip(at.tolist(), replicate.tolist(), y.tolist(), strict=True)),
         extras={"best_block_size": float(sizes[best])},
         levels=levels,
         best=float(sizes[best]),
         largest_as_good=_largest_as_good(levels),
-        trend=_trend(at, y, n_effects, level),
+        trend=_trend(at, y, replicate, level),
         model=_MODELS[chosen],
-        coefficients=tuple(float(value) for value in coefficients),
+        coefficients=tuple(float(value) for value in found.coefficients),
         centre=centre,
     )
 
@@ -146,6 +139,8 @@ def _table(
 ) -> tuple[Floats, Floats]:
     """``[s]`` block sizes and ``[s, r]`` losses, NaN where a replicate lacks one."""
     s, loss = np.asarray(block_sizes, np.float64), np.asarray(losses, np.float64)
+    if len(s) != len(loss) or (replicates is not None and len(replicates) != len(s)):
+        raise BadValue(f"unequal lengths: {len(s)} block sizes, {len(loss)} losses")
     if not (np.isfinite(s) & (s > 0) & np.isfinite(loss) & (loss > 0)).all():
         raise BadValue("block sizes and losses must be positive and finite")
     sizes, row = np.unique(s, return_inverse=True)
@@ -161,38 +156,88 @@ def _table(
     return sizes, grid
 
 
-def _choose(x: Floats, y: Floats, n_effects: int) -> tuple[int, list[str]]:
+@dataclass(frozen=True, kw_only=True)
+class _Polynomial:
+    """Least squares of a polynomial with an effect per replicate."""
+
+    coefficients: Floats
+    """Highest power first; the constant is the mean over replicates."""
+    covariance: Floats
+    rss: float
+    dof: int
+    gradient: float
+
+
+def _polynomial(x: Floats, y: Floats, replicate: Codes, degree: int) -> _Polynomial:
+    """Powers and losses centred within replicates, which removes their effects exactly."""
+    powers = np.vander(x, degree + 1)[:, :-1]
+    inside, rest = _centred(powers, replicate), _centred(y[:, None], replicate)[:, 0]
+    slopes: Floats = np.asarray(np.linalg.lstsq(inside, rest, rcond=None)[0], np.float64)
+    residual = rest - inside @ slopes
+    rss = float(residual @ residual)
+    dof = len(y) - len(np.unique(replicate)) - degree
+    variance = rss / max(1, dof)
+    block = np.linalg.inv(inside.T @ inside) * variance if degree else np.zeros((0, 0))
+    middle = powers.mean(axis=0)
+    cross = -(block @ middle)
+    corner = variance / len(y) + middle @ block @ middle
+    covariance = np.block([[block, cross[:, None]], [cross[None, :], np.array([[corner]])]])
+    return _Polynomial(
+        coefficients=np.append(slopes, y.mean() - middle @ slopes),
+        covariance=np.asarray(covariance, np.float64),
+        rss=rss,
+        dof=dof,
+        gradient=linear_gradient(inside, residual) if degree else 0.0,
+    )
+
+
+def _centred(columns: Floats, replicate: Codes) -> Floats:
+    member = np.eye(replicate.max() + 1)[replicate]
+    means = (member.T @ columns) / member.sum(axis=0)[:, None]
+    return np.asarray(columns - means[replicate])
+
+
+def _adjusted_means(grid: Floats) -> Floats:
+    """Loss of each S in the mean replicate, whichever replicates ran it: two-way least squares."""
+    row, replicate = np.nonzero(~np.isnan(grid))
+    n_sizes, n_replicates = grid.shape
+    design = np.hstack([np.eye(n_sizes)[row], np.eye(n_replicates)[replicate][:, 1:]])
+    if np.linalg.matrix_rank(design) < design.shape[1]:
+        raise TooFewData(
+            "some block sizes ran only where the others did not (other sizes or seeds), so they "
+            "cannot be compared; run them at a common size and seed"
+        )
+    found = np.linalg.lstsq(design, grid[row, replicate], rcond=None)[0]
+    return np.asarray(found[:n_sizes] + found[n_sizes:].sum() / n_replicates)
+
+
+def _choose(x: Floats, y: Floats, replicate: Codes) -> tuple[int, list[str]]:
     """Degree with the lowest AICc, and all scores in words."""
     highest = min(2, len(np.unique(x)) - 2)
+    n_replicates = len(np.unique(replicate))
     found = [
-        aicc(_polynomial(x, y, degree, n_effects)[2], len(y), degree + 1 + n_effects)
+        aicc(_polynomial(x, y, replicate, degree).rss, len(y), degree + n_replicates)
         for degree in range(highest + 1)
     ]
     words = [f"{name} {score:.1f}" for name, score in zip(_MODELS, found, strict=False)]
     return int(np.argmin(found)), words
 
 
-def _trend(x: Floats, y: Floats, n_effects: int, level: float) -> Interval:
-    coefficients, covariance, _ = _polynomial(x, y, 1, n_effects)
-    dof = len(y) - n_effects - 2
-    slope, error = (float(np.log(2) * v) for v in (coefficients[0], np.sqrt(covariance[0, 0])))
-    method = f"line in ln S, t interval, {dof} dof"
-    if dof < 1:
+def _trend(x: Floats, y: Floats, replicate: Codes, level: float) -> Interval:
+    found = _polynomial(x, y, replicate, 1)
+    slope, error = (
+        float(np.log(2) * v) for v in (found.coefficients[0], np.sqrt(found.covariance[0, 0]))
+    )
+    method = f"line in ln S, t interval, {found.dof} dof"
+    if found.dof < 1:
         return Interval(estimate=slope, method=method, level=level, reason="too few points")
-    half = t_quantile(level, dof) * error
+    half = t_quantile(level, found.dof) * error
     return Interval(estimate=slope, low=slope - half, high=slope + half, level=level, method=method)
 
 
-def _polynomial(x: Floats, y: Floats, degree: int, n_effects: int) -> tuple[Floats, Floats, float]:
-    design = np.vander(x, degree + 1)
-    coefficients: Floats = np.linalg.lstsq(design, y, rcond=None)[0].astype(np.float64)
-    rss = float(((y - design @ coefficients) ** 2).sum())
-    dof = max(1, len(y) - n_effects - degree - 1)
-    covariance: Floats = np.linalg.inv(design.T @ design).astype(np.float64) * (rss / dof)
-    return coefficients, covariance, rss
-
-
-def _level(sizes: Floats, grid: Floats, i: int, best: int, level: float) -> BlockSizeLevel:
+def _level(
+    sizes: Floats, grid: Floats, mean: Floats, i: int, best: int, level: float
+) -> BlockSizeLevel:
     gap = grid[i] - grid[best]
     gap = gap[~np.isnan(gap)]
     n = int((~np.isnan(grid[i])).sum())
@@ -214,7 +259,7 @@ def _level(sizes: Floats, grid: Floats, i: int, best: int, level: float) -> Bloc
         reason=reason,
     )
     return BlockSizeLevel(
-        block_size=float(sizes[i]), loss_nats=float(np.nanmean(grid[i])), n=n, above_best=above
+        block_size=float(sizes[i]), loss_nats=float(mean[i]), n=n, above_best=above
     )
 
 

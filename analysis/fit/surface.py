@@ -173,16 +173,23 @@ def gain_test(
     """
     gain = np.asarray(gain_nats, np.float64)
     n = len(gain)
+    if not np.isfinite(gain).all():
+        raise BadValue("a gain is not finite: leave out shapes that one of the arms lacks")
     if n < 5:
         raise TooFewData(f"a trend of the gain over shapes needs 5 shapes, got {n}")
     u, v = (np.log(np.asarray(axis, np.float64)) for axis in (first, second))
     full = _design(u - u.mean(), v - v.mean())
     design = full if n >= 12 else full[:, :3]
-    k = design.shape[1]
+    k = int(np.linalg.matrix_rank(design))
     residual = gain - design @ np.linalg.lstsq(design, gain, rcond=None)[0]
     many, few = float(residual @ residual), float(((gain - gain.mean()) ** 2).sum())
-    f = np.inf if many == 0 else (few - many) / (k - 1) / (many / (n - k))
-    p = 0.0 if many == 0 else f_tail(float(f), k - 1, n - k)
+    if few <= 1e-24 * float(gain @ gain) or k < 2:
+        f, p = 0.0, 1.0
+    elif many <= 1e-24 * few:
+        f, p = np.inf, 0.0
+    else:
+        f = max(0.0, few - many) / (k - 1) / (many / (n - k))
+        p = f_tail(f, k - 1, n - k)
     half = t_quantile(level, n - 1) * float(gain.std(ddof=1)) / np.sqrt(n)
     mean = Interval(
         estimate=float(gain.mean()),

@@ -81,6 +81,14 @@ def test_gain_test_has_the_p_of_an_f_test() -> None:
     assert gain_test(a, b, gain).p == pytest.approx(p, rel=1e-10)
 
 
+@pytest.mark.parametrize("gain", [0.0, 0.25])
+def test_a_gain_that_is_the_same_everywhere_shows_no_trend(gain: float) -> None:
+    shapes = bowl(8.0, 256.0)
+    found = gain_test(shapes.first, shapes.second, np.full(len(shapes.first), gain))
+    assert (found.f, found.p) == (0.0, 1.0)
+    assert "shows no trend" in found.text
+
+
 def test_a_ladder_of_sizes_is_no_surface() -> None:
     n = np.arange(2.0, 12)
     with pytest.raises(TooFewData, match="vary together"):
@@ -118,3 +126,21 @@ def test_replicates_tell_which_block_sizes_are_as_good_as_the_best() -> None:
 def test_two_block_sizes_are_no_trend() -> None:
     with pytest.raises(TooFewData, match="needs 3 of them, got 2"):
         fit_block_size([2, 4, 4], [1.8, 1.9, 1.91], [0, 0, 1])
+
+
+def test_replicates_that_ran_other_block_sizes_do_not_pass_for_an_effect_of_block_size() -> None:
+    # Every doubling costs 0.01 nats; the large model ran the coarse blocks.
+    small = {2: 0.0, 4: 0.01, 8: 0.02}
+    large = {8: 0.02, 16: 0.03, 32: 0.04}
+    rows = [(s, 3.0 + gap, "small") for s, gap in small.items()]
+    rows += [(s, 2.0 + gap, "large") for s, gap in large.items()]
+    fit = fit_block_size(*(list(column) for column in zip(*rows, strict=True)))
+    assert fit.best == 2
+    assert fit.trend.estimate == pytest.approx(0.01)
+    losses = [at.loss_nats for at in fit.levels]
+    assert np.diff(losses) == pytest.approx(0.01)
+
+
+def test_block_sizes_without_a_common_replicate_are_refused() -> None:
+    with pytest.raises(TooFewData, match="cannot be compared"):
+        fit_block_size([2, 4, 8, 16], [3.0, 3.1, 2.0, 2.1], ["a", "a", "b", "b"])
