@@ -9,13 +9,14 @@ search over the exponent alone: no starts, no optimiser to trust.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from analysis.cells import CellPoint, Currency, n_levels
-from analysis.estimates import Exclusion, Interval, TooFewData, data_sha256
+from analysis.estimates import Exclusion, FitRefused, Interval, TooFewData, data_sha256
 from analysis.fit.profile import PROFILE_SHARES, ProfilePoint
 from analysis.fit.quantiles import t_quantile
 from analysis.fit.shared_solve import Line, Table, fit_line, law_from_profile, size_covariance
@@ -147,7 +148,7 @@ def fit_shared(
     else:
         line = fit_line(table, log_excess(table.loss, asymptote), asymptote)
     intervals, covariance = _uncertainty(table, line, level)
-    at_bound, notes = _doubts(profile, line, points)
+    at_bound, notes = _doubts(profile, line, points, _of_asymptote(table, line, level))
     return SharedFit(
         law="ln(L - E) = a_arm - alpha ln C",
         method=_method(sought=line.e_interval is not None),
@@ -258,8 +259,20 @@ def _profiled(line: Line, level: float) -> dict[str, Interval]:
     return found | ({"alpha": line.alpha_interval} if line.alpha_interval else {})
 
 
+def _of_asymptote(table: Table, line: Line, level: float) -> tuple[str, ...]:
+    """What the profile interval of E says of a law, whether E was sought or pinned."""
+    if line.e_interval is not None or min(table.n_sizes, n_levels(table.x)) < MIN_LEVELS_FREE:
+        return line.notes
+    with suppress(FitRefused):
+        return law_from_profile(table, level).notes
+    return line.notes
+
+
 def _doubts(
-    profile: Sequence[ProfilePoint], line: Line, points: Sequence[CellPoint]
+    profile: Sequence[ProfilePoint],
+    line: Line,
+    points: Sequence[CellPoint],
+    of_asymptote: Sequence[str],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     errors = [point.rms_nats for point in profile]
     best = errors.index(min(errors))
@@ -267,6 +280,7 @@ def _doubts(
     notes = list(line.notes)
     if at_bound and not notes:
         notes.append("e_not_identified: its profile has no interior minimum")
+    notes = notes or list(of_asymptote)
     if line.alpha <= 0:
         notes.append("loss_does_not_fall: the fitted exponent is not positive")
     if any(point.n_settings > 1 for point in points):

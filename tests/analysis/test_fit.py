@@ -62,6 +62,15 @@ def test_asymptote_that_the_data_do_not_identify_is_flagged() -> None:
     assert result.notes == ("e_not_identified: its profile has no interior minimum",)
 
 
+def test_asymptote_is_said_to_be_unknown_where_its_interval_is_wide_though_e_is_pinned() -> None:
+    fits = [
+        fit_shared(points({"a": 1.0, "b": 1.3}, noise=0.003, asymptote=1.8, seed=seed), FLOPS)
+        for seed in range(40)
+    ]
+    told = [any(note.startswith("e_not_identified: ") for note in fit.notes) for fit in fits]
+    assert np.mean(told) > 0.5
+
+
 @pytest.fixture(scope="module")
 def noisy_fits() -> list[SharedFit]:
     arms = {"a": 1.0, "b": 1.2, "c": 1.3, "d": 0.9}
