@@ -141,7 +141,7 @@ def analyse(
         noise=noise,
         slopes=_or_reason(lambda: slope_test(cell_points(used, FLOPS), asymptote, level=level)),
     )
-    return _with_shapes(_with_curves(compared, used, extrapolate_to, level), used)
+    return _with_shapes(_with_curves(compared, used, extrapolate_to, level), used, level)
 
 
 def _laws(
@@ -153,7 +153,8 @@ def _laws(
         found = fit_shared(
             points, CURRENCIES[at], asymptote=asymptote, exclusions=exclusions, level=level
         )
-        return replace(found, flop_convention=flop_convention)
+        counted = CURRENCIES[at].unit == "FLOPs"
+        return replace(found, flop_convention=flop_convention if counted else None)
 
     found: dict[str, SharedFit | str] = {}
     for i, currency in enumerate(CURRENCIES):
@@ -219,9 +220,9 @@ def _with_curves(
     )
 
 
-def _with_shapes(found: Analysis, used: pd.DataFrame) -> Analysis:
+def _with_shapes(found: Analysis, used: pd.DataFrame, level: float) -> Analysis:
     """Laws in N and D, isoFLOP curves, depth against width, block size."""
-    joint = joint_law(used, exclusions_of(found.runs))
+    joint = joint_law(used, exclusions_of(found.runs), level=level)
     law = joint if isinstance(joint, str) else joint[0]
     worth: Mapping[str, RescaledArm] | str = {}
     if not isinstance(law, str) and found.baseline in law.arms:
@@ -230,11 +231,11 @@ def _with_shapes(found: Analysis, used: pd.DataFrame) -> Analysis:
         found,
         joint=law,
         joint_profile=None if isinstance(joint, str) else joint[1],
-        isoflop=isoflop_curves(used, law),
+        isoflop=isoflop_curves(used, law, level=level),
         rescaled={} if isinstance(worth, str) else worth,
-        surfaces=shape_surfaces(used),
-        gains=shape_gains(used, found.baseline),
-        block_size=block_size_curve(used),
+        surfaces=shape_surfaces(used, level=level),
+        gains=shape_gains(used, found.baseline, level=level),
+        block_size=block_size_curve(used, level=level),
     )
 
 

@@ -31,7 +31,7 @@ JOINT_ARMS_MOST = 20
 
 
 def joint_law(
-    used: pd.DataFrame, exclusions: Sequence[Exclusion] = ()
+    used: pd.DataFrame, exclusions: Sequence[Exclusion] = (), *, level: float = 0.95
 ) -> tuple[JointFit, JointProfile] | str:
     """Fit ``L(N, D)`` with shared exponents over all arms, and its profile over (alpha, beta).
 
@@ -56,12 +56,14 @@ def joint_law(
         arms=[str(arm) for arm in cells["arm"]] if len(arms) > 1 else None,
     )
     try:
-        return fit_joint(points, exclusions=exclusions), joint_profile(points)
+        return fit_joint(points, exclusions=exclusions, level=level), joint_profile(points)
     except FitRefused as refusal:
         return str(refusal)
 
 
-def isoflop_curves(used: pd.DataFrame, law: JointFit | str) -> dict[str, IsoFlopComparison | str]:
+def isoflop_curves(
+    used: pd.DataFrame, law: JointFit | str, *, level: float = 0.95
+) -> dict[str, IsoFlopComparison | str]:
     """IsoFLOP minima of every arm that ran three sizes or more at two budgets or more."""
     rows = used.dropna(subset=["flops", "n_params", "loss_nats"])
     found: dict[str, IsoFlopComparison | str] = {}
@@ -81,14 +83,14 @@ def isoflop_curves(used: pd.DataFrame, law: JointFit | str) -> dict[str, IsoFlop
         # The joint law of several arms has no optimum that holds for one of them alone.
         joint = law if isinstance(law, JointFit) and not law.arms else None
         try:
-            found[str(arm)] = compare_isoflop(points, joint=joint)
+            found[str(arm)] = compare_isoflop(points, joint=joint, level=level)
         except FitRefused as refusal:
             found[str(arm)] = str(refusal)
     return found
 
 
-def shape_surfaces(used: pd.DataFrame) -> dict[str, SurfaceFit | str]:
-    """Loss over depth and width per arm, at the budget that ran most shapes; {} without such."""
+def shape_surfaces(used: pd.DataFrame, *, level: float = 0.95) -> dict[str, SurfaceFit | str]:
+    """Loss over depth and width per arm, at the budget that ran most often; {} without such."""
     found: dict[str, SurfaceFit | str] = {}
     for arm, shapes in _maps(used).items():
         points = SurfacePoints(
@@ -97,13 +99,13 @@ def shape_surfaces(used: pd.DataFrame) -> dict[str, SurfaceFit | str]:
             loss_nats=numbers(shapes, "loss_nats"),
         )
         try:
-            found[arm] = fit_surface(points)
+            found[arm] = fit_surface(points, level=level)
         except FitRefused as refusal:
             found[arm] = str(refusal)
     return found
 
 
-def shape_gains(used: pd.DataFrame, baseline: str) -> dict[str, GainTest]:
+def shape_gains(used: pd.DataFrame, baseline: str, *, level: float = 0.95) -> dict[str, GainTest]:
     """Whether an arm gains the same at all shapes, where it and the baseline have a map."""
     maps = {arm: shapes.set_index(["n_layers", "d_model"]) for arm, shapes in _maps(used).items()}
     found = {}
@@ -112,7 +114,7 @@ def shape_gains(used: pd.DataFrame, baseline: str) -> dict[str, GainTest]:
             continue
         gain = (maps[baseline]["loss_nats"] - maps[arm]["loss_nats"]).dropna().reset_index()
         with suppress(FitRefused):
-            found[arm] = gain_test(*(numbers(gain, name) for name in gain.columns))
+            found[arm] = gain_test(*(numbers(gain, name) for name in gain.columns), level=level)
     return found
 
 
@@ -146,7 +148,7 @@ def at_best_rate(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return rows.merge(best, on=[*by, "lr"])
 
 
-def block_size_curve(used: pd.DataFrame) -> BlockSizeFit | str:
+def block_size_curve(used: pd.DataFrame, *, level: float = 0.95) -> BlockSizeFit | str:
     """Loss against block size, replicates being sizes and seeds."""
     if "block_size" not in used or used["block_size"].nunique() < 2:
         return "the block size does not vary"
@@ -162,7 +164,10 @@ def block_size_curve(used: pd.DataFrame) -> BlockSizeFit | str:
             raise TooFewData("no size and seed ran two block sizes")
         names = [name for name, keep in zip(replicate, kept, strict=True) if keep]
         return fit_block_size(
-            numbers(table[kept], "block_size"), numbers(table[kept], "loss_nats"), names
+            numbers(table[kept], "block_size"),
+            numbers(table[kept], "loss_nats"),
+            names,
+            level=level,
         )
     except FitRefused as refusal:
         return str(refusal)

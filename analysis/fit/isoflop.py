@@ -186,6 +186,7 @@ def compare_isoflop(
     joint: Allocates | None = None,
     window_nats: float | None = None,
     noise_sd: float | Callable[[Floats], Floats] | None = None,
+    level: float = 0.95,
 ) -> IsoFlopComparison:
     """Every method on the same runs, beside the optimum of the joint law.
 
@@ -199,7 +200,7 @@ def compare_isoflop(
     for method in METHODS:
         try:
             fits[method] = fit_isoflop(
-                points, method=method, window_nats=window_nats, noise_sd=noise_sd
+                points, method=method, window_nats=window_nats, noise_sd=noise_sd, level=level
             )
         except TooFewData as error:
             refusal = refusal or error

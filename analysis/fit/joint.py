@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis.estimates import BadValue, Exclusion, Interval, data_sha256
+from analysis.estimates import BadValue, Exclusion, Interval, NotConverged, data_sha256
 from analysis.fit.huber import Objective, ObjectiveName
 from analysis.fit.joint_doubts import check_settings, doubts
 from analysis.fit.joint_eprofile import EProfile, EProfilePoint, profile_e
@@ -46,6 +46,8 @@ class JointFit(LawFit):
     """alpha and beta were fitted as one."""
     arms: tuple[str, ...] = ()
     level: float = 0.95
+    dof: int
+    """Independent points, or clusters, less the unknowns."""
     e_interval: Interval
     """Profile interval of E: the values at which the best law is not significantly worse."""
     e_profile: tuple[EProfilePoint, ...]
@@ -167,6 +169,7 @@ def fit_joint(
         tied=tie_exponents,
         arms=points.arm_names,
         level=level,
+        dof=n_independent(points) - len(found.x),
         e_interval=e_profile.interval,
         e_profile=e_profile.points,
         draws=draws,
@@ -174,14 +177,26 @@ def fit_joint(
 
 
 def _search(problem: Problem, points: JointPoints, level: float) -> tuple[Found, EProfile]:
-    """Search, and once more from the profile of E should that have found a lower point."""
+    """Search, and once more from the profile of E should that have found a lower point.
+
+    The profile is the one witness that does not start where the search did.
+    """
     found = search(problem)
     dof = max(1, n_independent(points) - len(found.x))
     profile = profile_e(problem, found.x, found.value, dof=dof, level=level)
-    if profile.lowest_value < found.value - AGREES * max(found.value, problem.floor):
+    if _lower(profile, found, problem):
         found = search(problem, profile.lowest[None])
         profile = profile_e(problem, found.x, found.value, dof=dof, level=level)
+    if _lower(profile, found, problem):
+        raise NotConverged(
+            f"better_profile_node: a pinned E reaches an objective of {profile.lowest_value:.8g}, "
+            f"the search only {found.value:.8g}: look at the data for duplicates and extreme values"
+        )
     return found, profile
+
+
+def _lower(profile: EProfile, found: Found, problem: Problem) -> bool:
+    return profile.lowest_value < found.value - AGREES * max(found.value, problem.floor)
 
 
 def _law(arms: tuple[str, ...], tied: bool) -> str:

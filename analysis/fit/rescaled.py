@@ -11,10 +11,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
-from analysis.estimates import BadValue, Interval
+from analysis.estimates import BadValue, Interval, undefined
 from analysis.fit.joint import JointFit
+from analysis.fit.quantiles import t_quantile
 from analysis.laws import Floats
 
 
@@ -52,13 +52,17 @@ def rescaled_arms(fit: JointFit, baseline: str) -> dict[str, RescaledArm]:
 
 
 def _factor(fit: JointFit, arm: str, base: str, exponent: str) -> Interval:
+    idle = [name for name in (arm, base, exponent) if name in fit.certificate.at_bound]
+    if idle:
+        why = f"{', '.join(idle)} is at its bound: the term has no measured effect"
+        return undefined(why, method="from the shared-exponent fit", level=fit.level)
     names = list(fit.parameters)
     at = [names.index(name) for name in (arm, base, exponent)]
     if fit.draws is not None:
         return _from_draws(fit, fit.draws[:, at], at)
     log_ratio = math.log(fit.value(arm) / fit.value(base))
-    if fit.covariance is None:
-        reason = "the fit has no covariance"
+    if fit.covariance is None or fit.dof < 1:
+        reason = "the fit has no covariance, or no degrees of freedom"
         return _interval(fit, -log_ratio / fit.value(exponent), None, None, "delta", reason)
     unit = np.array([1 / fit.value(arm), -1 / fit.value(base)])
     block = np.array(fit.covariance)[np.ix_(at, at)]
@@ -85,8 +89,7 @@ def _fieller(
     """Interval of ``exp(-top / bottom)``: roots x of ``(top - x bottom)^2 = t^2 var(x)``."""
     method = "Fieller on the shared-exponent fit"
     v_top, cross, v_bottom = (float(value) for value in covariance)
-    dof = max(1, fit.n_points - len(fit.parameters) + fit.tied)
-    t2 = float(stdtrit(dof, 0.5 + fit.level / 2)) ** 2
+    t2 = t_quantile(fit.level, fit.dof) ** 2
     lead = bottom**2 - t2 * v_bottom
     if lead <= 0:
         reason = "unbounded: the exponent is not distinguishable from 0"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from analysis.collect import compact
+from analysis.estimates import Interval, ratio_parts
 from analysis.fit.allocation import AllocationFit
 from analysis.fit.broken import BrokenFit
 from analysis.fit.joint import JointFit
@@ -114,9 +115,14 @@ def _joint_lines(fits: TableFits) -> Iterator[str]:
     for arm, factors in fits.rescaled.items():
         if arm != fits.table.baseline:
             yield (
-                f"  efficiency  {arm}: worth {factors.rho_n.estimate or float('nan'):.3f}x the "
-                f"parameters, {factors.rho_d.estimate or float('nan'):.3f}x the tokens"
+                f"  efficiency  {arm}: {_factor_text(factors.rho_n)} in parameters, "
+                f"{_factor_text(factors.rho_d)} in tokens"
             )
+
+
+def _factor_text(factor: Interval) -> str:
+    said = " ".join(ratio_parts(factor)).strip()
+    return f"{said} ({factor.reason})" if factor.estimate is None else said
 
 
 def _law_text(law: AllocationFit) -> str:

@@ -7,14 +7,16 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import huber
 
-from analysis.estimates import BadValue, TooFewData
+from analysis.estimates import BadValue, NotConverged, TooFewData
 from analysis.fit.huber import Objective
 from analysis.fit.joint import JointPoints, fit_joint
 from analysis.fit.joint_bootstrap import bootstrap_joint
 from analysis.fit.joint_problem import make_problem
 from analysis.fit.joint_profile import joint_profile
+from analysis.fit.joint_search import Found
 from analysis.fit.published import check_published
 from analysis.fit.rescaled import rescaled_arms
+from analysis.law_fit import Certificate
 
 LAW = {"E": 1.7, "A": 400.0, "B": 1200.0, "alpha": 0.34, "beta": 0.31}
 
@@ -296,3 +298,36 @@ def test_bootstrap_that_mostly_cannot_be_fitted_is_refused() -> None:
     points = JointPoints(n_params[some], tokens[some], losses(n_params, tokens)[some])
     with pytest.raises(TooFewData, match="replicates=0"):
         fit_joint(points, replicates=200)
+
+
+def test_a_search_that_ends_above_what_a_pinned_e_reaches_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = noisy(1)
+    problem = make_problem(points, Objective("huber", 1e-3))
+    far = problem.coordinates({**LAW, "E": 0.5})
+    poor = Found(far, float(problem.value(far[None])[0]), Certificate(objective=1.0, gradient=0.0))
+    monkeypatch.setattr("analysis.fit.joint.search", lambda *arguments: poor)
+    with pytest.raises(NotConverged, match="better_profile_node"):
+        fit_joint(points)
+
+
+def test_a_term_without_effect_gives_no_efficiency() -> None:
+    n_params, tokens = (np.tile(column, 2) for column in grid())
+    arms = np.repeat(["base", "arm"], len(n_params) // 2)
+    noise = np.random.default_rng(4).normal(0, 1e-3, len(n_params))
+    # Tokens only harm: B rests at its bound, and a ratio of two of them says nothing.
+    loss = (1.7 + 400 * n_params**-0.34) * (tokens / 1e9) ** 0.01 * np.exp(noise)
+    fit = fit_joint(JointPoints(n_params, tokens, loss, arms=arms))
+    assert {"B[base]", "B[arm]", "beta"} & set(fit.certificate.at_bound)
+    factors = rescaled_arms(fit, "base")["arm"]
+    assert factors.rho_d.estimate is None
+    assert "no measured effect" in (factors.rho_d.reason or "")
+
+
+def test_checkpoints_of_one_run_leave_the_degrees_of_freedom_of_its_clusters() -> None:
+    n_params, tokens = grid()
+    loss = losses(n_params, tokens) * np.exp(np.random.default_rng(2).normal(0, 0.01, len(tokens)))
+    clusters = [f"{n:.0f} {k % 2}" for k, n in enumerate(n_params)]
+    fit = fit_joint(JointPoints(n_params, tokens, loss, clusters=clusters))
+    assert fit.dof == 10 - 5

@@ -100,3 +100,29 @@ def test_one_arm_alone_gets_its_law_in_the_headline(tmp_path: Path) -> None:
     alpha = re.search(r"alpha = (0\.\d+) \[", said)
     assert alpha is not None
     assert float(alpha.group(1)) == pytest.approx(0.1, abs=0.005)
+
+
+def test_level_reaches_every_interval_of_a_study(tmp_path: Path) -> None:
+    runs = collect(build_sweep(tmp_path, World(noise=0.002, diagnostics="none")))
+    found = analyse(runs, "standard", level=0.8)
+    fits = [found.joint, *found.laws.values()]
+    levels = {
+        at.level
+        for fit in fits
+        if not isinstance(fit, str)
+        for name, at in fit.parameters.items()
+        if at.reason is None
+    }
+    levels |= {m.ratio.level for m in found.comparisons["flops"]}
+    levels |= {m.simultaneous.level for m in found.comparisons["flops"]}
+    levels |= {row.ratio.level for rows in found.sensitivity.values() for row in rows}
+    assert levels == {0.8}
+
+
+def test_one_compute_level_gives_reasons_and_no_number(tmp_path: Path) -> None:
+    same = [(2, 64)] * 1
+    runs = collect(build_sweep(tmp_path, World(shapes=same, noise=0.002, diagnostics="none")))
+    found = analyse(runs, "standard")
+    assert isinstance(found.slopes, str)
+    assert "compute levels" in found.slopes or "sizes" in found.slopes
+    assert all(isinstance(law, str) for law in found.laws.values())
