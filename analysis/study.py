@@ -131,7 +131,7 @@ def analyse(
     laws = _laws(runs, used, asymptote, flop_convention, level)
     compared = replace(
         empty,
-        laws=laws | {FLOPS.name: _doubted(laws[FLOPS.name], cell_points(used, FLOPS), noise)},
+        laws=laws | {FLOPS.name: doubted(laws[FLOPS.name], used)},
         comparisons={
             currency.name: compare_arms(used, baseline, currency, asymptote=asymptote, level=level)
             for currency in CURRENCIES
@@ -163,24 +163,32 @@ def _laws(
     return found
 
 
-def _doubted(
-    law: SharedFit | str, points: tuple[CellPoint, ...], noise: NoiseModel | str
-) -> SharedFit | str:
-    """The law with what its residuals say against it: lack of fit, variance along compute."""
+def doubted(law: SharedFit | str, used: pd.DataFrame) -> SharedFit | str:
+    """The law with what its residuals say against it: lack of fit, variance along compute.
+
+    Arms trained at one size share its deviation, so both are asked of the means over arms: sizes
+    are the observations, seeds their replicates.
+    """
     if isinstance(law, str):
         return law
-    compute = np.array([point.compute for point in points])
-    fitted = [law.loss(point.arm, at) for point, at in zip(points, compute, strict=True)]
-    misses = np.array([point.loss for point in points]) - np.array(fitted)
+    rows = used[used["flops"].notna()]
+    compute = rows["flops"].to_numpy(dtype=np.float64)
+    fitted = [float(law.loss(arm, at)) for arm, at in zip(rows["arm"], compute, strict=True)]
+    misses = rows.assign(miss=rows["loss_nats"] - fitted, log_compute=np.log(compute))
+    by_seed = misses.groupby(["size_key", "pair_key", "seed"], dropna=False)["miss"].mean()
+    sizes = by_seed.groupby(level="size_key").agg(["mean", "size"])
     notes: list[str | None] = []
-    # Seeds without any spread are copies: nothing can be held against them.
-    if not isinstance(noise, str) and noise.sd_nats.estimate:
-        n_seeds = [point.n_seeds for point in points]
-        with suppress(FitRefused):
-            unknowns = 1 + len(law.log_coefficients)
-            notes.append(lack_of_fit(misses, unknowns, noise, n_seeds=n_seeds).note)
     with suppress(FitRefused):
-        notes.append(variance_trend(compute, misses).note)
+        # The level of the losses is added because a noise model is one of losses.
+        around = by_seed + float(rows["loss_nats"].mean())
+        noise = fit_noise(around, list(by_seed.index.get_level_values("size_key")))
+        # Seeds without any spread are copies: nothing can be held against them.
+        if noise.sd_nats.estimate:
+            n_seeds = [int(n) for n in sizes["size"]]
+            notes.append(lack_of_fit(sizes["mean"], 2, noise, n_seeds=n_seeds).note)
+    with suppress(FitRefused):
+        at = misses.groupby("size_key")["log_compute"].mean().reindex(sizes.index)
+        notes.append(variance_trend(np.exp(at), sizes["mean"]).note)
     return replace(law, notes=(*law.notes, *(note for note in notes if note)))
 
 
