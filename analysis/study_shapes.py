@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -55,8 +56,10 @@ def joint_law(
         loss_nats=numbers(cells, "loss_nats"),
         arms=[str(arm) for arm in cells["arm"]] if len(arms) > 1 else None,
     )
+    notes = _left_out(len(used) - len(rows), "without N or D")
     try:
-        return fit_joint(points, exclusions=exclusions, level=level), joint_profile(points)
+        fit = fit_joint(points, exclusions=exclusions, level=level)
+        return replace(fit, notes=(*fit.notes, *notes)), joint_profile(points)
     except FitRefused as refusal:
         return str(refusal)
 
@@ -72,8 +75,12 @@ def isoflop_curves(
         sizes = own.groupby(budget)["n_params"].nunique()
         if (sizes >= MIN_CURVE).sum() < 2:
             continue
-        curves = own.assign(_budget=budget)[budget.isin(sizes.index[sizes >= MIN_CURVE])]
-        curves = at_best_rate(curves, ["_budget", "n_params"])
+        kept = own.assign(_budget=budget)[budget.isin(sizes.index[sizes >= MIN_CURVE])]
+        curves = at_best_rate(kept, ["_budget", "n_params"])
+        notes = (
+            *_left_out(len(own) - len(kept), f"at budgets of fewer than {MIN_CURVE} sizes"),
+            *_left_out(len(kept) - len(curves), "at another learning rate than the best"),
+        )
         points = IsoFlopPoints(
             flops=numbers(curves, "_budget"),
             size=numbers(curves, "n_params"),
@@ -83,7 +90,8 @@ def isoflop_curves(
         # The joint law of several arms has no optimum that holds for one of them alone.
         joint = law if isinstance(law, JointFit) and not law.arms else None
         try:
-            found[str(arm)] = compare_isoflop(points, joint=joint, level=level)
+            compared = compare_isoflop(points, joint=joint, level=level)
+            found[str(arm)] = replace(compared, notes=(*compared.notes, *notes))
         except FitRefused as refusal:
             found[str(arm)] = str(refusal)
     return found
@@ -92,14 +100,15 @@ def isoflop_curves(
 def shape_surfaces(used: pd.DataFrame, *, level: float = 0.95) -> dict[str, SurfaceFit | str]:
     """Loss over depth and width per arm, at the budget that ran most often; {} without such."""
     found: dict[str, SurfaceFit | str] = {}
-    for arm, shapes in _maps(used).items():
+    for arm, (shapes, notes) in _maps(used).items():
         points = SurfacePoints(
             first=numbers(shapes, "n_layers"),
             second=numbers(shapes, "d_model"),
             loss_nats=numbers(shapes, "loss_nats"),
         )
         try:
-            found[arm] = fit_surface(points, level=level)
+            fit = fit_surface(points, level=level)
+            found[arm] = replace(fit, notes=(*fit.notes, *notes))
         except FitRefused as refusal:
             found[arm] = str(refusal)
     return found
@@ -107,7 +116,7 @@ def shape_surfaces(used: pd.DataFrame, *, level: float = 0.95) -> dict[str, Surf
 
 def shape_gains(used: pd.DataFrame, baseline: str, *, level: float = 0.95) -> dict[str, GainTest]:
     """Whether an arm gains the same at all shapes, where it and the baseline have a map."""
-    maps = {arm: shapes.set_index(["n_layers", "d_model"]) for arm, shapes in _maps(used).items()}
+    maps = {arm: shapes.set_index(SHAPE) for arm, (shapes, _) in _maps(used).items()}
     found = {}
     for arm in maps:
         if arm == baseline or baseline not in maps:
@@ -118,18 +127,32 @@ def shape_gains(used: pd.DataFrame, baseline: str, *, level: float = 0.95) -> di
     return found
 
 
-def _maps(used: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """By arm: mean loss over seeds by layers and width, where these fill a map."""
-    if not {"n_layers", "d_model"} <= set(used.columns):
+def _maps(used: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, tuple[str, ...]]]:
+    """By arm: mean loss by layers and width where these fill a map, and what is left out of it.
+
+    The map is of the budget that ran most often.
+    """
+    if not set(SHAPE) <= set(used.columns):
         return {}
-    rows = used.dropna(subset=["n_layers", "d_model", "flops", "loss_nats"])
+    rows = used.dropna(subset=[*SHAPE, "flops", "loss_nats"])
     found = {}
     for arm, own in rows.groupby("arm", sort=False):
-        here = at_best_rate(own[_declared(own) == _declared(own).mode().iloc[0]], SHAPE)
-        shapes = here.groupby(SHAPE)["loss_nats"].mean().reset_index()
+        budget = _declared(own)
+        here = own[budget == budget.mode().iloc[0]]
+        best = at_best_rate(here, SHAPE)
+        shapes = best.groupby(SHAPE)["loss_nats"].mean().reset_index()
+        notes = (
+            *_left_out(len(own) - len(here), "at other budgets"),
+            *_left_out(len(here) - len(best), "at another learning rate than the best"),
+        )
         if fills_a_map(shapes["n_layers"], shapes["d_model"]):
-            found[str(arm)] = shapes
+            found[str(arm)] = (shapes, notes)
     return found
+
+
+def _left_out(n: int, where: str) -> tuple[str, ...]:
+    """A note of runs that do not enter; none of none."""
+    return (f"left_out: {n} runs {where}",) if n else ()
 
 
 def fills_a_map(depths: Sequence[float] | pd.Series, widths: Sequence[float] | pd.Series) -> bool:
@@ -163,12 +186,14 @@ def block_size_curve(used: pd.DataFrame, *, level: float = 0.95) -> BlockSizeFit
         if not kept.any():
             raise TooFewData("no size and seed ran two block sizes")
         names = [name for name, keep in zip(replicate, kept, strict=True) if keep]
-        return fit_block_size(
+        fit = fit_block_size(
             numbers(table[kept], "block_size"),
             numbers(table[kept], "loss_nats"),
             names,
             level=level,
         )
+        notes = _left_out(int((~kept).sum()), "whose size and seed ran one block size")
+        return replace(fit, notes=(*fit.notes, *notes))
     except FitRefused as refusal:
         return str(refusal)
 

@@ -16,8 +16,8 @@ from analysis.compare.pairwise import PairwiseTest
 from analysis.estimates import Interval
 from analysis.fit.shared import fit_shared
 from analysis.page.wording import convention_sentence, separated_sentence, study_headline
-from analysis.study import doubted, analyse
-from analysis.study_shapes import at_best_rate, fills_a_map, shape_gains
+from analysis.study import analyse, doubted
+from analysis.study_shapes import at_best_rate, fills_a_map, isoflop_curves, shape_gains
 from tests.analysis.synthetic_sweep import World, build_sweep
 
 DEPTHS, WIDTHS = (2, 4, 8), (64, 128, 256)
@@ -59,6 +59,24 @@ def test_gain_over_shapes_is_constant_or_not(slope: float, word: str) -> None:
     test = shape_gains(shape_runs(slope), "standard")["full"]
     assert test.mean_gain_nats.estimate == pytest.approx(0.1, abs=0.005)
     assert word in test.text
+
+
+def test_runs_that_do_not_enter_a_curve_are_counted_in_its_notes() -> None:
+    rows = [
+        {"arm": "a", "flops": c, "n_params": n, "tokens": c / 6 / n, "lr": lr}
+        | {"loss_nats": 2 + 0.1 * np.log(n / 3e7) ** 2 + (lr - 1e-3)}
+        for c in (1e18, 1e19)
+        for n in (1e7, 2e7, 4e7, 8e7)
+        for lr in (1e-3, 2e-3)
+    ]
+    rows.append(rows[0] | {"flops": 1e20})
+    found = isoflop_curves(pd.DataFrame(rows), "none")["a"]
+    assert not isinstance(found, str)
+    told = [note for note in found.notes if note.startswith("left_out: ")]
+    assert told == [
+        "left_out: 1 runs at budgets of fewer than 3 sizes",
+        "left_out: 8 runs at another learning rate than the best",
+    ]
 
 
 def test_a_ladder_of_sizes_is_no_map() -> None:
