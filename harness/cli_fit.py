@@ -217,7 +217,7 @@ def fit(
         asymptote=_asymptote(asymptote),
         bootstrap=bootstrap,
         level=_within(level, "--level", 0, 1),
-        published=_point(published) if published else None,
+        published=_point(published, law) if published else None,
         extrapolate_to=extrapolate_to and _within(extrapolate_to, "--extrapolate-to", 0, math.inf),
     )
     _fit(table, table_options, fit_options, as_json, output)
@@ -312,15 +312,17 @@ def _asymptote(text: str) -> Asymptote:
     return value
 
 
-def _point(text: str) -> dict[str, float]:
-    """``A=482.01,B=2085.43,...`` as numbers by symbol."""
+def _point(text: str, law: str) -> dict[str, float]:
+    """``A=482.01,B=2085.43,...`` as numbers by symbol, all that the law has."""
+    needed = ("A", "E", "alpha") if law == "power" else ("A", "B", "E", "alpha", "beta")
     found: dict[str, float] = {}
     for part in text.split(","):
         name, sign, value = part.partition("=")
         if not sign:
-            raise IsolossError(f"--published: write A=..,B=..,E=..,alpha=..,beta=..; got {part!r}")
+            wanted = ",".join(f"{name}=.." for name in needed)
+            raise IsolossError(f"--published: write {wanted}; got {part!r}")
         found[name.strip()] = _number(value, f"--published {name.strip()}", "a number")
-    missing = [name for name in ("A", "B", "E", "alpha", "beta") if name not in found]
+    missing = [name for name in needed if name not in found]
     if missing:
         raise IsolossError(f"--published: {', '.join(missing)} missing")
     return found

@@ -29,6 +29,7 @@ from analysis.fit.broken import fit_broken_power
 from analysis.fit.isoflop import IsoFlopComparison, IsoFlopPoints, compare_isoflop
 from analysis.fit.joint import JointFit, JointPoints, fit_joint
 from analysis.fit.power import fit_power
+from analysis.fit.power_check import PowerCheck, check_power
 from analysis.fit.published import PublishedCheck, check_published
 from analysis.fit.rescaled import RescaledArm, rescaled_arms
 from analysis.fit.shared import SharedFit, fit_shared
@@ -72,7 +73,7 @@ class TableFits:
     """Multipliers against the baseline, with the checks on them."""
     rescaled: dict[str, RescaledArm] = field(default_factory=dict)
     isoflop: IsoFlopComparison | None = None
-    published: PublishedCheck | None = None
+    published: PublishedCheck | PowerCheck | None = None
     crossings: tuple[Crossing, ...] = ()
     refused: list[str] = field(default_factory=list)
     """What was not fitted and why, one line each."""
@@ -130,7 +131,8 @@ def fit_table(table: StudyTable, options: FitOptions) -> TableFits:
         raise TooFewData("\n".join([f"{table.source}: nothing can be fitted", *fits.refused]))
     if options.published and fits.published is None:
         raise FitRefused(
-            f"{table.source}: --published needs a joint law L(N, D) of one arm, and there is none"
+            f"{table.source}: --published needs a joint law L(N, D) of one arm, or with "
+            "--law power a law of one variable, and there is none"
             + "".join(f"\n{line}" for line in fits.refused)
         )
     return fits
@@ -312,8 +314,21 @@ def _per_arm(fits: TableFits, used: pd.DataFrame, law: Literal["power", "broken"
         points = [p for p in cell_points(used, _VARIABLES[variable]) if p.arm == arm]
         what = f"{law} law L({variable})" + (f" of {arm}" if several else "")
         found = fits.attempt(what, partial(_one_variable, fits, points, law, variable))
-        if found is not None:
-            fits.laws[f"{law}[{arm}]" if several else law] = found
+        if found is None:
+            continue
+        fits.laws[f"{law}[{arm}]" if several else law] = found
+        if law == "power" and fits.options.published and not several:
+            fits.published = _check_power(fits.options, points)
+
+
+def _check_power(options: FitOptions, points: list[CellPoint]) -> PowerCheck:
+    """A published law of one variable, in ln L where the objective is one of logarithms."""
+    return check_power(
+        [point.compute for point in points],
+        [point.loss for point in points],
+        options.published or {},
+        objective="log" if options.objective == "huber" else "mse",
+    )
 
 
 def _one_variable(

@@ -39,8 +39,10 @@ def _block(fits: TableFits, name: str, law: LawFit) -> list[str]:
     lines = [f"{_title(name)}: {kept[0]}", *kept[1:]]
     if isinstance(law, BrokenFit):
         lines.append(f"  break       {law.text}")
+    if fits.published is not None and isinstance(law, JointFit | PowerFit):
+        lines.append(f"  published   {fits.published.text}")
     if isinstance(law, JointFit):
-        lines += _joint_lines(fits)
+        lines += _efficiency_lines(fits)
     return lines
 
 
@@ -109,9 +111,7 @@ def prediction_lines(fits: TableFits) -> Iterator[str]:
             yield f"  {_title(name)}: L = {float(law.predict(target)):.4f} nats{where}"
 
 
-def _joint_lines(fits: TableFits) -> Iterator[str]:
-    if fits.published is not None:
-        yield f"  published   {fits.published.text}"
+def _efficiency_lines(fits: TableFits) -> Iterator[str]:
     for arm, factors in fits.rescaled.items():
         if arm != fits.table.baseline:
             yield (

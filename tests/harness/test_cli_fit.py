@@ -119,3 +119,17 @@ def test_fit_loads_no_training_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_a_published_fit_that_never_left_its_start_is_named(tmp_path: Path) -> None:
+    optima = pd.read_csv(DATA / "porian2024" / "isoflop_optima.csv")
+    setting = {"hparams": "tuned", "warmup": "short", "decay": "const", "param_count": "standard"}
+    chosen = (optima[list(setting)] == list(setting.values())).all(axis=1)
+    chosen &= optima["flops"].between(1e16, 5e17)
+    table = tmp_path / "optima.csv"
+    optima[chosen].to_csv(table, index=False)
+    options = ("--c", "flops", "--loss", "loss", "--law", "power", "--asymptote", "free")
+    stored = isoloss("fit", str(table), *options, "--published", "A=148.41316,E=1,alpha=0.1")
+    assert "fit_equals_start" in lines_of(stored, "published")[0]
+    sound = isoloss("fit", str(table), *options, "--published", "A=128.93,E=2.00557,alpha=0.10597")
+    assert "the minimum" in lines_of(sound, "published")[0]
