@@ -239,7 +239,7 @@ def _with_shapes(found: Analysis, used: pd.DataFrame, level: float) -> Analysis:
         found,
         joint=law,
         joint_profile=None if isinstance(joint, str) else joint[1],
-        isoflop=isoflop_curves(used, law, level=level),
+        isoflop=isoflop_curves(used, law, found.noise, level=level),
         rescaled={} if isinstance(worth, str) else worth,
         surfaces=shape_surfaces(used, level=level),
         gains=shape_gains(used, found.baseline, level=level),

@@ -19,6 +19,7 @@ from analysis.fit.isoflop import IsoFlopComparison, IsoFlopPoints, compare_isofl
 from analysis.fit.joint import JointFit, fit_joint
 from analysis.fit.joint_points import JointPoints
 from analysis.fit.joint_profile import JointProfile, joint_profile
+from analysis.fit.noise import NoiseModel
 from analysis.fit.surface import GainTest, SurfaceFit, SurfacePoints, fit_surface, gain_test
 from analysis.laws import Floats
 
@@ -65,9 +66,17 @@ def joint_law(
 
 
 def isoflop_curves(
-    used: pd.DataFrame, law: JointFit | str, *, level: float = 0.95
+    used: pd.DataFrame,
+    law: JointFit | str,
+    noise: NoiseModel | str = "",
+    *,
+    level: float = 0.95,
 ) -> dict[str, IsoFlopComparison | str]:
-    """IsoFLOP minima of every arm that ran three sizes or more at two budgets or more."""
+    """IsoFLOP minima of every arm that ran three sizes or more at two budgets or more.
+
+    Where seeds were repeated, their noise says how sure a minimum is and what it weighs.
+    """
+    spread = noise.sd_at if isinstance(noise, NoiseModel) and noise.sd_nats.estimate else None
     rows = used.dropna(subset=["flops", "n_params", "loss_nats"])
     found: dict[str, IsoFlopComparison | str] = {}
     for arm, own in rows.groupby("arm", sort=False):
@@ -90,7 +99,7 @@ def isoflop_curves(
         # The joint law of several arms has no optimum that holds for one of them alone.
         joint = law if isinstance(law, JointFit) and not law.arms else None
         try:
-            compared = compare_isoflop(points, joint=joint, level=level)
+            compared = compare_isoflop(points, joint=joint, noise_sd=spread, level=level)
             found[str(arm)] = replace(compared, notes=(*compared.notes, *notes))
         except FitRefused as refusal:
             found[str(arm)] = str(refusal)

@@ -289,7 +289,8 @@ def _law(found: Sequence[IsoFlopMinimum], symbol: str, level: float) -> Allocati
     values = {"N*": "n_star", "D*": "d_star", "L*": "loss_star"}
     sds = [m.log_n_sd for m in found]
     weights = None
-    if symbol == "N*" and all(sds):
+    # At one budget N* D* is constant, so both have the same spread in logs.
+    if symbol != "L*" and all(sds):
         weights = [1 / sd**2 for sd in sds if sd]
     try:
         return fit_allocation(

@@ -134,6 +134,9 @@ def test_noise_that_hides_the_minimum_refuses_the_budget_and_weights_the_others(
     assert len(certain.minima) == len(BUDGETS)
     assert certain.n_law is not None
     assert "weighted" in certain.n_law.method
+    assert certain.d_law is not None
+    # C = 6 N D at every budget, so the two exponents share out one.
+    assert certain.n_law.value("a") + certain.d_law.value("a") == pytest.approx(1.0, abs=1e-9)
     hidden = fit_isoflop(points, noise_sd=1.0)
     assert hidden.refused
     assert all("noisy copies" in why for _, why in hidden.refused)
