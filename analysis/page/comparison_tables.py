@@ -13,6 +13,7 @@ from analysis.compare.curve import CurveAt, MultiplierCurve
 from analysis.compare.pairwise import PairwiseTest
 from analysis.compare.sensitivity import SensitivityRow
 from analysis.compare.types import Multiplier, SizeRatio
+from analysis.estimates import Interval, too_wide
 from analysis.fit.isoflop import IsoFlopComparison, IsoFlopMinimum
 from analysis.fit.rescaled import RescaledArm
 from analysis.page.numerals import DASH, ends, estimate_cell, number, ratio_cell
@@ -282,7 +283,7 @@ def _minimum_raw(arm: str, method: str, at: IsoFlopMinimum) -> dict[str, Raw]:
 def rescaled_table(worth: Mapping[str, RescaledArm]) -> Table:
     """What every arm is worth in parameters and in tokens, under the joint law."""
     cells = tuple(
-        (Cell(arm), ratio_cell(found.rho_n), ratio_cell(found.rho_d))
+        (Cell(arm), _factor_cell(found.rho_n), _factor_cell(found.rho_d))
         for arm, found in worth.items()
     )
     raw: list[dict[str, Raw]] = []
@@ -292,10 +293,15 @@ def rescaled_table(worth: Mapping[str, RescaledArm]) -> Table:
     caption = (
         "Under the law of N and D with shared exponents an arm behaves like the baseline with so "
         "many times the parameters and so many times the tokens; above 1 it needs less. 95% "
-        "intervals, one arm at a time."
+        "intervals, one arm at a time; a factor that the data hardly bound is not printed."
     )
     header = ("arm", "parameters", "tokens")
     return Table("efficiency", "Efficiency in N and in D", header, cells, tuple(raw), caption)
+
+
+def _factor_cell(factor: Interval) -> Cell:
+    """A factor with its interval; of one that the data hardly bound, nothing but that."""
+    return Cell(DASH, "[too wide]") if too_wide(factor) else ratio_cell(factor)
 
 
 def _compact_cell(value: Raw) -> Cell:
