@@ -12,7 +12,7 @@ import typer
 
 from harness import cli_tools as tools
 from harness.cli_common import RESULTS, Results, find_sweep
-from harness.cli_run import GridArgument, Overrides, load_plan
+from harness.cli_run import GridArgument, Overrides, Profile, load_plan
 from harness.errors import IsolossError
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def simulate(
     divergence: Divergence = None,
     growth: Growth = None,
     results: Results = RESULTS,
+    profile: Profile = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
@@ -96,7 +97,7 @@ def simulate(
         "growth": growth,
     }
     choose_world(given, {}, "")  # refuses what is given wrongly before anything is read
-    loaded, planned = load_plan(grid, overrides, results, None)
+    loaded, planned = load_plan(grid, overrides, results, profile)
     learned, source = _learned(loaded.sweep if like is None else like, results, like is not None)
     world, sources = choose_world(given, learned, source)
     asked = declared(planned.runs, planned.baseline)

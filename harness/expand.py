@@ -1,19 +1,22 @@
 """Expansion of a grid's rules into runs before seeds, counted per rule.
 
-base, then axes x zip (full product), then ``when`` in order, then ``exclude``, then ``include``;
-later settings win over earlier ones. The order of runs is the order of the file, the last axis
-fastest.
+base, then axes x zip x what :mod:`harness.generate` computes (full product), then ``when`` in
+order, then ``exclude``, then ``include``; later settings win over earlier ones. The order of runs
+is the order of the file, the last axis fastest.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.corpora import CorpusInfo
 from harness.fields import Condition, Point, Reader, Setting
+from harness.generate import read_generated, refuse_dependents
+from harness.iso_flops import Batch
 from harness.problems import show, unknown_key
 from harness.yaml12 import Loc, dotted
 
@@ -22,6 +25,10 @@ MAX_RUNS = 200_000
 
 Dimension = list[list[Setting]]
 """Alternatives of one axis or zip group; each sets one or several fields."""
+
+
+_DEPTH = {"axes": 2, "zip": 2, "iso_flops": 2, "ladder": 1, "depth_width": 1}
+"""Parts of a location that name a dimension of the product."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +71,27 @@ class Rules:
     excludes: list[Condition]
     includes: list[tuple[Loc, list[Setting]]]
     seeds: tuple[int, ...]
+    batch: Batch
+    """How the batches of ``iso_flops`` follow size and budget."""
 
 
 def read_rules(
-    reader: Reader, value: dict[str, Any], overrides: Sequence[Setting], seeds: tuple[int, ...]
+    reader: Reader,
+    value: dict[str, Any],
+    overrides: Sequence[Setting],
+    seeds: tuple[int, ...],
+    describe: Callable[[str], CorpusInfo],
 ) -> Rules:
-    """Read base, axes, zip, when, exclude and include; mistakes go to ``reader.problems``."""
+    """Read base and every rule over it; mistakes go to ``reader.problems``."""
     base = overlay({}, reader.settings(value["base"], ("base",)))
     base = overlay(base, overrides)
     axes = _axes(reader, value.get("axes", {}), ("axes",))
     zips = [
         _zip(reader, group, ("zip", i)) for i, group in _items(reader, value.get("zip", []), "zip")
     ]
-    dimensions = axes + [z for z in zips if z]
+    listed = axes + [z for z in zips if z]
+    generated = read_generated(reader, value, base, describe)
+    dimensions = listed + generated.dimensions
     _refuse_shared(reader, dimensions)
     _refuse_idle_overrides(reader, dimensions, overrides)
     include = _items(reader, value.get("include", []), "include")
@@ -95,7 +110,9 @@ def read_rules(
         for i, rule in _items(reader, value.get("exclude", []), "exclude")
         if (c := reader.condition(rule, ("exclude", i)))
     ]
-    return Rules(base, dimensions, whens, excludes, includes, seeds)
+    varied = listed + [d for when in whens for d in when.dimensions]
+    refuse_dependents(reader, value, base, [s for d in varied for row in d for s in row])
+    return Rules(base, dimensions, whens, excludes, includes, seeds, generated.batch)
 
 
 def overlay(point: Point, settings: Sequence[Setting]) -> Point:
@@ -251,7 +268,7 @@ def _too_many(reader: Reader, n_runs: int, loc: Loc) -> bool:
 
 def _count(reader: Reader, dimension: Dimension, n_runs: int) -> RuleCount:
     loc = dimension[0][0].loc
-    rule = loc[:2] if loc[0] in ("axes", "zip") else loc
+    rule = loc[: _DEPTH[str(loc[0])]]
     return RuleCount(dotted(rule), reader.problems.document.line(rule), len(dimension), n_runs)
 
 

@@ -240,7 +240,7 @@ class Reader:
             choice = self.choice(value, loc)
             return MISSING if choice is None else choice
         if section == "residual":
-            return self._wanted_option(name, value, loc)
+            return self.option(name, value, loc)
         if path == "seed":
             return self._wanted_seed(value, loc)
         owner: type[BaseModel] = SECTIONS.get(section, Budget)
@@ -261,7 +261,8 @@ class Reader:
         self.problems.add(loc, f"must be an integer, got {show(value)}. Write one of seeds.")
         return MISSING
 
-    def _wanted_option(self, name: str, value: Any, loc: Loc) -> Any:
+    def option(self, name: str, value: Any, loc: Loc) -> Any:
+        """Check a value of an option of any recipe in the grid; MISSING after a mistake."""
         owners = [r.Options for r in self.recipes.values() if name in r.Options.model_fields]
         known = sorted({n for r in self.recipes.values() for n in r.Options.model_fields})
         if not owners:

@@ -2,8 +2,8 @@
 
 ``load_grid`` reads the whole file, notes every mistake with file, line and dotted path, and only
 then returns. Rules are expanded in :mod:`harness.expand` and typed in :mod:`harness.resolve`, the
-``slurm`` block in :mod:`harness.slurm.block`. Knows nothing of costs or results. Limits: ``tune``
-is refused, as this version does not run it.
+``slurm`` block in :mod:`harness.slurm.block`, the ``tune`` block in :mod:`harness.tuning.config`.
+Knows nothing of costs or results.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from harness.expand import RuleCount, expand, read_rules
 from harness.fields import LEAVES, MAX_SEED, SECTIONS, Choice, Reader, Setting
 from harness.identity import residual_label
 from harness.problems import HINTS, Problems, explain, show, unknown_key
+from harness.profiles import choose, lay_profile
 from harness.resolve import GridRun, Resolver
 from harness.slurm.block import lay_over_profile, read_block
 from harness.slurm.options import Slurm
+from harness.tuned import Tuned
+from harness.tuning.cells import check_cells
+from harness.tuning.config import Tune, read_tune
 from harness.yaml12 import Document, Loc, parse_yaml, read_yaml, sweep_name_fault
 from recipes.base import RecipeError, Shape, get, parse_options
 
 S = TypeVar("S", bound=Strict)
-NOT_YET = {"tune": "this version does not search hyperparameters"}
 
 
 class Limits(Strict):
@@ -60,12 +63,16 @@ class Analysis(Strict):
 
 
 TOP_LEVEL = (
-    *("sweep", "base", "axes", "zip", "when", "exclude", "include", "seeds"),
-    *("limits", "tune", "slurm", "mlflow", "analysis", "execution"),
+    *("sweep", "base", "axes", "zip", "ladder", "depth_width", "iso_flops"),
+    *("when", "exclude", "include", "seeds"),
+    *("limits", "tune", "slurm", "mlflow", "analysis", "execution", "profiles"),
 )
 ANY_RECIPE = ("auto", "torch", "cached")
 """Kernels that compute every recipe."""
-_SET_BESIDE_BASE = ("sweep", "seeds", "limits", "slurm", "mlflow", "analysis", "execution")
+_SET_BESIDE_BASE = (
+    *("sweep", "seeds", "limits", "tune", "slurm", "mlflow", "analysis", "execution"),
+    *("ladder", "depth_width", "iso_flops"),
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,14 @@ class Grid:
     """What is legal but probably not meant, each ``file:line: dotted.path: message``."""
     document: Document = field(repr=False)
     """The parsed file, to give later mistakes their place."""
+    profile: str | None = None
+    """Which of the grid's own profiles was laid over it; None where it has none."""
+    tune: Tune | None = None
+    """How hyperparameters are searched before the runs; None: they are not."""
+    tuned: Tuned | None = field(default=None, repr=False)
+    """The values that the runs have from a search; None before one."""
+    untuned: tuple[GridRun, ...] = field(default=(), repr=False)
+    """The runs before tuning, where ``tuned`` is set."""
 
 
 def load_grid(
@@ -100,6 +115,7 @@ def load_grid(
     overrides: Sequence[str] = (),
     profile: Path | None = None,
     *,
+    profiles: Sequence[str] = (),
     describe: Callable[[str], corpora.CorpusInfo] = corpora.describe,
 ) -> Grid:
     """Read a grid file and enumerate its runs.
@@ -110,9 +126,13 @@ def load_grid(
         The grid.
     overrides
         ``key=value`` texts of ``--set``: dotted fields of ``base``, or keys under ``execution``,
-        ``limits``, ``slurm``, ``mlflow``, ``analysis``, ``sweep``, ``seeds``. Values are YAML.
+        ``limits``, ``tune``, ``slurm``, ``mlflow``, ``analysis``, ``sweep``, ``seeds``,
+        ``ladder``, ``depth_width``, ``iso_flops``. Values are YAML.
     profile
         A file with a ``slurm`` block to lie under the grid's own.
+    profiles
+        One of the grid's own profiles by name (default: its first), or a file in place of
+        ``profile``, or both.
     describe
         Looks a corpus up by name or folder.
 
@@ -121,33 +141,30 @@ def load_grid(
     GridError
         Every mistake of the files, each once, with file, line and dotted path.
     """
-    document = read_yaml(path)
+    document = _read_mapping(path)
     problems = Problems(document)
-    if not isinstance(document.value, dict):
-        problems.add(
-            (), f"must be a mapping with the keys sweep and base, got {show(document.value)}."
-        )
-        problems.raise_if_any()
+    chosen, profile = choose(document, profiles, profile)
+    laid = lay_profile(problems, chosen, TOP_LEVEL)
     reader = Reader(problems)
     settings = _apply_overrides(reader, overrides)
     if profile is not None:
         lay_over_profile(problems, profile)
     value = document.value
     _check_top_level(reader, value)
-    fault = sweep_name_fault(value)
-    if fault:
-        problems.add(("sweep",), fault)
     seeds = _seeds(problems, value.get("seeds", [0]))
     limits = _section(problems, value, "limits", Limits)
     execution = _section(problems, value, "execution", Execution)
     mlflow = _section(problems, value, "mlflow", Mlflow)
     analysis = _section(problems, value, "analysis", Analysis)
-    rules = read_rules(reader, value, settings, seeds)
+    rules = read_rules(reader, value, settings, seeds, describe)
     candidates, counts = expand(reader, rules)
-    runs, repeats = Resolver(reader, describe).resolve(candidates)
+    tune = read_tune(reader, value["tune"], seeds) if "tune" in value else None
+    searched = tuple(tune.search) if tune else ()
+    runs, repeats = Resolver(reader, describe, rules.batch).resolve(candidates, searched)
     if not problems:
         _check_count(problems, limits, len(runs))
         _check_kernel(problems, execution.kernel, runs)
+        check_cells(problems, tune, runs)
     notices = _notices(document, counts, repeats)
     configs = [] if problems else [run.config for run in runs]
     slurm = read_block(reader, execution, configs, notices)
@@ -168,6 +185,8 @@ def load_grid(
         n_repeats=sum(repeats.values()),
         notices=tuple(notices),
         document=document,
+        profile=laid,
+        tune=tune,
     )
 
 
@@ -183,12 +202,21 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+def _read_mapping(path: Path) -> Document:
+    document = read_yaml(path)
+    if not isinstance(document.value, dict):
+        rule = "must be a mapping with the keys sweep and base"
+        raise GridError([document.problem((), f"{rule}, got {show(document.value)}.")])
+    return document
+
+
 def _check_top_level(reader: Reader, value: dict[str, Any]) -> None:
     problems = reader.problems
+    fault = sweep_name_fault(value)
+    if fault:
+        problems.add(("sweep",), fault)
     for key in value:
-        if key in NOT_YET:
-            problems.add((key,), f"{NOT_YET[key]} and would ignore '{key}'. Remove the key.")
-        elif key not in TOP_LEVEL:
+        if key not in TOP_LEVEL:
             problems.add((key,), _unknown_top_level(key))
     if value.get("base") is None:
         problems.add(("base",), "is required and not set: one complete run. Add it.")

@@ -8,8 +8,8 @@ A failing rule is told once, at the setting that explains it (:mod:`harness.blam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -20,8 +20,12 @@ from harness.corpora import CorpusInfo
 from harness.errors import DataError
 from harness.expand import Candidate
 from harness.fields import BUDGET, LEAVES, Choice, Point, Reader, Setting
+from harness.generate import declared_ratios
 from harness.identity import arm_label, cell_label, run_id
+from harness.iso_flops import KEY as ISO_FLOPS
+from harness.iso_flops import Batch, backbone_flops_per_token, batch_tokens, too_small
 from harness.problems import explain, unknown_key
+from harness.records import Role
 from harness.yaml12 import Loc
 from recipes.base import Options, Residual, Shape
 
@@ -52,6 +56,12 @@ class GridRun:
     corpus: CorpusInfo
     budget_at: Loc
     """Where its budget is written."""
+    role: Role = "main"
+    """What it is for."""
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+    """Values that a search chose, by dotted path; they stand in ``config`` too."""
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    """Ratios of its shape as ``depth_width`` declares them, never those of its integers."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,7 @@ class _Parts:
     data: DataConfig
     train: TrainConfig
     corpus: CorpusInfo
+    ratios: Mapping[str, float]
 
 
 @dataclass
@@ -72,6 +83,9 @@ class Resolver:
 
     reader: Reader
     describe: Callable[[str], CorpusInfo]
+    batch: Batch = "fixed"
+    """How the batches of ``iso_flops`` follow size and budget."""
+    _batched: dict[tuple[int, int], TrainConfig] = field(default_factory=dict)
     _sections: dict[tuple[str, Key], Any] = field(default_factory=dict)
     _residuals: dict[tuple[Key, int, int], ResolvedResidual | None] = field(default_factory=dict)
     _corpora: dict[str, CorpusInfo | None] = field(default_factory=dict)
@@ -81,14 +95,19 @@ class Resolver:
     _missing: dict[str, None] = field(default_factory=dict)
     _unknown: set[Loc] = field(default_factory=set)
 
-    def resolve(self, candidates: Iterable[Candidate]) -> tuple[list[GridRun], dict[Loc, int]]:
-        """Return the runs, each id once, and how many repeats each rule made."""
-        parts = [p for c in candidates if (p := self._parts(c)) is not None]
+    def resolve(
+        self, candidates: Iterable[Candidate], searched: Collection[str] = ()
+    ) -> tuple[list[GridRun], dict[Loc, int]]:
+        """Return the runs, each id once, and how many repeats each rule made.
+
+        Fields that are ``searched`` stand in no label: their values change with tuning.
+        """
+        parts = [self._batched_part(p) for c in candidates if (p := self._parts(c)) is not None]
         self._report_missing()
         for rule, failures in self._failures.items():
             for loc, message in blame(failures, self._sound.get(rule.split(":")[0], set())):
                 self.reader.problems.add(loc, message)
-        return ([], {}) if self.reader.problems else _distinct(parts)
+        return ([], {}) if self.reader.problems else _distinct(parts, searched)
 
     def _parts(self, candidate: Candidate) -> _Parts | None:
         buckets: dict[str, list[Setting]] = {"residual": [], "model": [], "data": [], "train": []}
@@ -103,7 +122,26 @@ class Resolver:
             return None
         if not self._windows_fit(data, train, corpus, candidate.point):
             return None
-        return _Parts(candidate, residual, model, data, train, corpus)
+        ratios = declared_ratios(self.reader.problems.document, candidate.point)
+        return _Parts(candidate, residual, model, data, train, corpus, ratios)
+
+    def _batched_part(self, part: _Parts) -> _Parts:
+        """Give a run of ``iso_flops`` the batch of its size and budget."""
+        budget_at = part.candidate.point[BUDGET].loc
+        if self.batch == "fixed" or budget_at[0] != ISO_FLOPS:
+            return part
+        seq_len, budget = part.data.seq_len, part.train.budget.value
+        per_token = backbone_flops_per_token(part.model, seq_len, part.corpus.vocab_size)
+        tokens = batch_tokens(self.batch, budget, per_token, seq_len, part.train.batch_tokens)
+        if tokens is None:
+            message = too_small(budget, per_token, part.model, seq_len)
+            self.reader.problems.add(budget_at, message)
+            return part
+        train = self._batched.get((id(part.train), tokens))
+        if train is None:
+            train = part.train.model_copy(update={"batch_tokens": tokens})
+            self._batched[id(part.train), tokens] = train
+        return replace(part, train=train)
 
     def _section(self, name: str, kind: type[M], key: Key) -> M | None:
         cached = (name, key)
@@ -270,8 +308,10 @@ def _window_mistake(data: DataConfig, train: TrainConfig, corpus: CorpusInfo) ->
     return None
 
 
-def _distinct(parts: list[_Parts]) -> tuple[list[GridRun], dict[Loc, int]]:
-    varying = _varying(parts)
+def _distinct(
+    parts: list[_Parts], searched: Collection[str]
+) -> tuple[list[GridRun], dict[Loc, int]]:
+    varying = [path for path in _varying(parts) if path not in searched]
     runs: dict[str, GridRun] = {}
     repeats: dict[Loc, int] = {}
     labels: dict[tuple[int, ...], tuple[str, str]] = {}
@@ -296,7 +336,14 @@ def _distinct(parts: list[_Parts]) -> tuple[list[GridRun], dict[Loc, int]]:
                 continue
             budget_at = part.candidate.point[BUDGET].loc
             runs[identity] = GridRun(
-                identity, arm, cell, config, part.residual, part.corpus, budget_at
+                identity,
+                arm,
+                cell,
+                config,
+                part.residual,
+                part.corpus,
+                budget_at,
+                ratios=part.ratios,
             )
     return list(runs.values()), repeats
 

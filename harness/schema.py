@@ -14,8 +14,11 @@ from pydantic import BaseModel
 
 from harness.config import Budget, Execution, RunConfig
 from harness.fields import BUDGET, LEAVES, MAX_SEED, SECTIONS
+from harness.generate import DepthWidth, IsoFlops, Ladder
 from harness.grid import Analysis, Limits, Mlflow
+from harness.iso_flops import Growth
 from harness.slurm.options import Slurm
+from harness.tuning.config import NOT_SEARCHED, GeometricSearch, RangeSearch, Tune
 from harness.yaml12 import RESERVED_SWEEPS, SWEEP_NAME
 from recipes.base import Residual, available
 
@@ -52,6 +55,9 @@ def grid_schema(recipes: Mapping[str, type[Residual]] | None = None) -> Schema:
         "base": {**diff, "description": "One complete run; every rule is a diff from it."},
         "axes": {**axes, "description": "Fields and their values: the full product."},
         "zip": _list(axes, "Groups of columns that advance together; groups multiply."),
+        "ladder": _inlined(Ladder),
+        "depth_width": _inlined(DepthWidth),
+        "iso_flops": _iso_flops(),
         "when": _list(
             {**_object(rule), "required": ["if", "axes"]}, "Axes that exist only for matching runs."
         ),
@@ -65,6 +71,7 @@ def grid_schema(recipes: Mapping[str, type[Residual]] | None = None) -> Schema:
             "description": "Replicates, paired across arms; never tuned.",
         },
         "limits": _inlined(Limits),
+        "tune": _tune(),
         "slurm": _slurm(condition),
         "mlflow": _inlined(Mlflow),
         "analysis": _inlined(Analysis),
@@ -73,10 +80,37 @@ def grid_schema(recipes: Mapping[str, type[Residual]] | None = None) -> Schema:
     return {
         "$schema": DIALECT,
         "title": "isoloss grid",
-        **_object(keys),
+        **_object({**keys, "profiles": _profiles(keys)}),
         "required": ["sweep", "base"],
         "$defs": definitions,
     }
+
+
+def _iso_flops() -> Schema:
+    """Schema of ``iso_flops``, whose sizes and batch have several forms."""
+    schema = _inlined(IsoFlops)
+    fields = {key: value for key, value in _partial("model").items() if key != "description"}
+    ladder = {**_object({"ladder": _inlined(Ladder)}), "required": ["ladder"]}
+    schema["properties"]["sizes"] |= {"anyOf": [{"type": "array", "items": fields}, ladder]}
+    schema["properties"]["batch"] |= {"anyOf": [_inlined(Growth), {"enum": ["fixed", None]}]}
+    return schema
+
+
+def _profiles(keys: Mapping[str, Schema]) -> Schema:
+    """Schema of named parts of a grid; null takes a key away."""
+    parts = {key: {"anyOf": [_loose(schema), {"type": "null"}]} for key, schema in keys.items()}
+    return {
+        "type": "object",
+        "additionalProperties": _object(parts),
+        "minProperties": 1,
+        "description": "Named diffs of the whole grid; the first is the default, `--profile NAME` "
+        "chooses another.",
+    }
+
+
+def _loose(schema: Schema) -> Schema:
+    """A schema of which any part may be given."""
+    return {key: value for key, value in schema.items() if key != "required"}
 
 
 _OPTION = r"^residual\.[A-Za-z_][A-Za-z0-9_]*$"
@@ -121,6 +155,19 @@ def _slurm(condition: Schema) -> Schema:
     override = schema["properties"]["overrides"]["items"]["properties"]
     override["if"] = {**condition, "minProperties": 1, "description": override["if"]["description"]}
     return schema
+
+
+def _tune() -> Schema:
+    """Schema of the ``tune`` block, whose search names fields of train and options of recipes."""
+    schema = _inlined(Tune)
+    ways: list[Schema] = [{"type": "array", "minItems": 2}]
+    how: Schema = {"anyOf": [_inlined(GeometricSearch), _inlined(RangeSearch), *ways]}
+    names = (name for name in SECTIONS["train"].model_fields if name not in NOT_SEARCHED)
+    search = _object({f"train.{name}": how for name in names}, patterns={_OPTION: how})
+    description = schema["properties"]["search"]["description"]
+    schema["properties"]["search"] = {**search, "minProperties": 1, "description": description}
+    about = "Search of hyperparameters by arm and size, before the runs."
+    return {**schema, "description": about}
 
 
 def _partial(section: str) -> Schema:

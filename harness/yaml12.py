@@ -149,16 +149,23 @@ def scalar(text: str) -> Any:
 def sweep_name(path: Path) -> str:
     """Read only the name of a grid's sweep, for commands that need its results and not its runs.
 
+    Of a grid with profiles it is the sweep of the first; others are named by their sweep.
+
     Raises
     ------
     GridError
         The file is not YAML, or its name is missing or unfit.
     """
     document = read_yaml(path)
-    fault = sweep_name_fault(document.value)
+    value = document.value
+    profiles = value.get("profiles") if isinstance(value, dict) else None
+    first = next(iter(profiles.values()), None) if isinstance(profiles, dict) else None
+    if isinstance(first, dict) and "sweep" in first:
+        value = {**value, "sweep": first["sweep"]}
+    fault = sweep_name_fault(value)
     if fault:
         raise GridError([document.problem(("sweep",), fault)])
-    return str(document.value["sweep"])
+    return str(value["sweep"])
 
 
 def sweep_name_fault(value: Any) -> str | None:

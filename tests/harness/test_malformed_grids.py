@@ -45,7 +45,7 @@ ONE_MISTAKE: dict[str, tuple[str, int, str, str]] = {
     "field at top level": (BASE + "lr: 1\n", 6, "lr", "write train.lr under base"),
     "section at top level": (BASE + "train: {}\n", 6, "train", "write it under base"),
     "seed for seeds": (BASE + "seed: 1\n", 6, "seed", "write seeds: [0, 1]"),
-    "tune": (BASE + "tune: {trials: 9}\n", 6, "tune", "does not search hyperparameters"),
+    "tune": (BASE + "tune: {trials: 9}\n", 6, "tune.search", "is required"),
     "slurm": (BASE + "slurm: {tiem: 12:00:00}\n", 6, "slurm.tiem", "did you mean 'time'?"),
     "unknown section": (
         _base("  train", "  optim: {}\n  train"), 5, "base.optim", "Known: residual"
