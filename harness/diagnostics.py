@@ -303,8 +303,8 @@ def _resume(model: Transformer, state: State, first: int, inputs: Tensor) -> Ten
     residual = model.residual
     for t in range(first, model.config.n_sublayers):
         u, state = residual.read(state, t)
-        state = residual.write(state, model.sublayers[t](u), t)
-    return model.head(model.final_norm(residual.finish(state)))  # type: ignore[no-any-return]
+        state = residual.write(state, model.output(t, u), t)
+    return model.logits(residual.finish(state))
 
 
 def _masked_passes(

@@ -3,7 +3,8 @@
 Shapes: B batch, T tokens, D d_model, H query heads, K key/value heads, E head_dim, F d_ff.
 Matrices are initialised fan-in, N(0, 1/fan_in); the projections that write to the residual stream
 are scaled down by a further sqrt(n_sublayers), so that their sum keeps one scale whatever the
-depth: that of the embedding, unless a tied head makes the embedding smaller.
+depth: that of the embedding, unless a tied head makes the embedding smaller. What other
+parametrisations change is in ``parametrisation``.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from harness.config import ModelConfig, ResidualConfig
 from harness.layers import Attention, RMSNorm, Rotary, Sublayer, SwiGLU
+from harness.parametrisation import branch_multiplier, hidden_std, logit_multiplier, readout_std
 from recipes.base import Residual, Shape, State, build
 
 
@@ -54,6 +55,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = model
         self.recompute = False
+        self.branch_multiplier = branch_multiplier(model)
+        self.logit_multiplier = logit_multiplier(model)
         with torch.random.fork_rng(devices=[]):  # torch's own initialisation draws globally
             self._build(model, vocab_size)
         self._initialise(random_stream("backbone", seed))
@@ -78,32 +81,44 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
         tied = self.config.tied_head
-        embedding_std = self.config.d_model**-0.5 if tied else 1.0
+        embedding_std = readout_std(self.config) if tied else 1.0
         self.embedding.weight.normal_(0.0, embedding_std, generator=generator)
         for name, module in self.sublayers.named_modules():
             if isinstance(module, nn.Linear):
                 writes_stream = name.endswith("body.output")
-                depth = self.config.n_sublayers if writes_stream else 1
-                std = (module.in_features * depth) ** -0.5
+                std = hidden_std(self.config, module.in_features, writes_stream)
                 module.weight.normal_(0.0, std, generator=generator)
         if not tied:
-            self.head.weight.normal_(0.0, self.config.d_model**-0.5, generator=generator)
+            self.head.weight.normal_(0.0, readout_std(self.config), generator=generator)
 
     def forward(self, tokens_BT: Tensor, observer: Observer | None = None) -> Tensor:
         """Return next-token logits, [B, T, vocab_size], for token ids [B, T]."""
         residual = self.residual
         state = residual.start(self.embedding(tokens_BT))
-        for t, sublayer in enumerate(self.sublayers):
+        for t in range(len(self.sublayers)):
             before = state
             u_BTD, state = residual.read(state, t)
-            # Only the sublayer is recomputed: a list of sources that grew in a recomputed
-            # function would grow twice.
-            if self.recompute and self.training:
-                y_BTD = checkpoint(sublayer, u_BTD, use_reentrant=False)
-            else:
-                y_BTD = sublayer(u_BTD)
+            y_BTD = self.output(t, u_BTD)
             state = residual.write(state, y_BTD, t)
             if observer is not None:
                 observer(t, before, u_BTD, y_BTD, state)
-        hidden_BTD = residual.finish(state)
-        return self.head(self.final_norm(hidden_BTD))  # type: ignore[no-any-return]
+        return self.logits(residual.finish(state))
+
+    def output(self, t: int, u_BTD: Tensor) -> Tensor:
+        """Return what sublayer ``t`` makes of its input, as it is written to the stream."""
+        # Only the sublayer is recomputed: a list of sources that grew in a recomputed
+        # function would grow twice.
+        if self.recompute and self.training:
+            y_BTD = checkpoint(self.sublayers[t], u_BTD, use_reentrant=False)
+        else:
+            y_BTD = self.sublayers[t](u_BTD)
+        return _scaled(y_BTD, self.branch_multiplier)
+
+    def logits(self, hidden_BTD: Tensor) -> Tensor:
+        """Return the logits of what the residual stream ends in."""
+        normed_BTD = _scaled(self.final_norm(hidden_BTD), self.logit_multiplier)
+        return self.head(normed_BTD)  # type: ignore[no-any-return]
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1.0 else x * factor

@@ -9,6 +9,7 @@ never decayed and never orthogonalised: decay would pull a depth query to the un
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,9 +20,12 @@ from torch.optim import AdamW, Optimizer
 from harness.config import TrainConfig
 from harness.model import Transformer
 from harness.muon import BatchedMuon
+from harness.parametrisation import Factors, Rule, factors
 from harness.sharding import assembled, resharded
 
 Groups = dict[str, list[nn.Parameter]]
+ADAMW_EPS = 1e-8
+"""AdamW's epsilon at the base shape."""
 
 
 def parameter_groups(model: Transformer) -> Groups:
@@ -82,42 +86,67 @@ class JointOptimizer(Optimizer):
 def build_optimizer(model: Transformer, train: TrainConfig) -> JointOptimizer:
     """Build the optimiser of a run with every group at its peak learning rate.
 
-    Every group carries ``lr_scale``, its rate as a share of ``train.lr``.
+    Every group carries ``lr_scale``, its rate as a share of ``train.lr``. A parametrisation other
+    than ``standard`` splits groups by what it makes of their settings.
     """
-    groups = parameter_groups(model)
     muon = train.optimizer == "muon"
     rest = train.adamw_lr_scale if muon else 1.0
-    decay, by_adamw = train.weight_decay, [] if muon else groups["hidden"]
+    split = _by_factors(model, train.optimizer)
+
+    def settings(name: str, decay: float, lr_scale: float) -> list[dict[str, Any]]:
+        return [
+            {"params": p, "weight_decay": decay * f.weight_decay, "lr_scale": lr_scale * f.lr}
+            | ({} if muon and name == "hidden" else {"eps": ADAMW_EPS * f.eps})
+            for f, p in split[name].items()
+        ]
+
+    hidden = settings("hidden", train.weight_decay, 1.0)
+    others = [
+        *settings("decayed", train.weight_decay, rest),
+        *settings("undecayed", 0.0, rest),
+        *settings("residual", 0.0, train.residual_lr_scale),
+    ]
     adamw = AdamW(
-        _nonempty(
-            {"params": by_adamw, "weight_decay": decay, "lr_scale": 1.0},
-            {"params": groups["decayed"], "weight_decay": decay, "lr_scale": rest},
-            {"params": groups["undecayed"], "weight_decay": 0.0, "lr_scale": rest},
-            {
-                "params": groups["residual"],
-                "weight_decay": 0.0,
-                "lr_scale": train.residual_lr_scale,
-            },
-        ),
-        betas=(train.beta1, train.beta2),
-        fused=True,
+        others if muon else [*hidden, *others], betas=(train.beta1, train.beta2), fused=True
     )
-    parts: list[Optimizer] = [_muon(groups["hidden"], train), adamw] if muon else [adamw]
+    parts: list[Optimizer] = [adamw]
+    if muon:
+        parts.insert(0, BatchedMuon(hidden, momentum=train.momentum))
     joint = JointOptimizer(parts)
     set_lr(joint, train.lr)
     return joint
 
 
-def _nonempty(*groups: dict[str, Any]) -> list[dict[str, Any]]:
-    return [group for group in groups if group["params"]]
+def _by_factors(model: Transformer, rule: Rule) -> dict[str, dict[Factors, list[nn.Parameter]]]:
+    """Split every group by what the parametrisation multiplies its settings by."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    split: dict[str, dict[Factors, list[nn.Parameter]]] = {}
+    for group, parameters in parameter_groups(model).items():
+        by_factors = split.setdefault(group, {})
+        for parameter in parameters:
+            found = _factors(model, group, names[id(parameter)], rule)
+            by_factors.setdefault(found, []).append(parameter)
+    return split
 
 
-def _muon(matrices: list[nn.Parameter], train: TrainConfig) -> BatchedMuon:
-    return BatchedMuon(
-        [{"params": matrices, "lr_scale": 1.0}],
-        weight_decay=train.weight_decay,
-        momentum=train.momentum,
+def _factors(model: Transformer, group: str, name: str, rule: Rule) -> Factors:
+    if group == "residual":
+        growth = _fan_in_growth(model, name.removeprefix("residual."))
+        return factors(model.config, "recipe", fan_in_growth=growth)
+    if group == "hidden":
+        return factors(model.config, "hidden", rule)
+    inside = name.startswith("sublayers.")
+    return factors(model.config, "hidden_gain" if inside else "outer")
+
+
+def _fan_in_growth(model: Transformer, name: str) -> float:
+    """Fan-in of a recipe's parameter over that at the base width; 1 without a base."""
+    residual = model.residual
+    base = replace(residual.shape, d_model=model.config.base_d_model or residual.shape.d_model)
+    own, at_base = (
+        residual.readout_fan_in(name, shape, residual.options) for shape in (residual.shape, base)
     )
+    return own / at_base
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:

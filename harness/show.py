@@ -97,6 +97,8 @@ def _remarks(view: Overview) -> Iterator[Text]:
     if view.common:
         yield Text(f"loss: validation, nats, {view.common.describe()}", style="dim")
     yield Text(f"\n{tally_line(view)}")
+    if view.shared:
+        yield Text(view.shared, style="dim")
     for line in view.never:
         yield Text(f"WILL NOT START  {line}", style="bold red")
     for line in view.held:
@@ -231,7 +233,11 @@ def recipe_page(name: str, n_layers: int, d_model: int) -> list[RenderableType]:
         raise IsolossError(str(error)) from error
     module = inspect.getmodule(cls)
     about = ((inspect.getdoc(module) if module else None) or "").replace("``", "")
-    facts = f"equation: {cls.equation}\nsource:   {cls.source}"
+    facts = (
+        f"equation: {cls.equation}\nsource:   {cls.source}\n"
+        "transfer of rates (model.parametrisation):\n"
+        + cls.transfer_note.replace(" Depth: ", "\nDepth: ")
+    )
     options = [
         (option, repr(info.get_default()), _meaning(info))
         for option, info in cls.Options.model_fields.items()

@@ -31,6 +31,7 @@ from recipes.depth_attention import (
 from recipes.depth_options import ReadOptions
 from recipes.depth_schedule import vectors_moved
 from recipes.lean_read import LEAN
+from recipes.transfer import DEPTH_READS
 from recipes.two_phase import Phase
 
 
@@ -52,6 +53,13 @@ class AttentionResidual(Residual):
 
     Options = ReadOptions
     options: ReadOptions
+    transfer_note = DEPTH_READS
+
+    @classmethod
+    def readout_fan_in(cls, name: str, shape: Shape, options: Any) -> float:
+        """Key entries that a query's logits sum over, times the logit scale."""
+        keys = options.keys(shape.d_model)
+        return max(1, keys.width) * float(options.query_scale(keys)) if name == "queries" else 1.0
 
     @classmethod
     def query_shape(cls, shape: Shape, options: Any) -> tuple[int, ...]:

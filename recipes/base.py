@@ -36,6 +36,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
+from recipes.transfer import Transfer
+
 KERNELS = ("auto", "torch", "cached", "two_phase", "fla", "liger")
 """How a depth read is computed. torch: memory-lean autograd functions, anywhere. cached: plain
 operations, which torch.compile traces. two_phase: earlier blocks for all reads of a block at once.
@@ -98,7 +100,7 @@ AnyOptions: TypeAlias = Options
 """Options of some recipe; a name that the class attribute ``Residual.Options`` does not hide."""
 
 
-class Residual(nn.Module):
+class Residual(Transfer, nn.Module):
     """A residual recipe: how sublayer outputs reach later sublayers."""
 
     name: ClassVar[str]

@@ -30,6 +30,7 @@ from recipes.base import AnyOptions, Shape, recipe
 from recipes.depth_options import BlockOptions, KeyOptions
 from recipes.depth_schedule import Schedule
 from recipes.keyed_reads import KeyedReads
+from recipes.transfer import DEPTH_READS
 
 LAYER = 2
 """Sublayers of a transformer layer, which no block of this recipe splits."""
@@ -133,6 +134,10 @@ class Delta(BlockReads, KeyedReads):
     )
     source = (
         "Delta Attention Residuals 2026, arXiv 2605.18855, and the authors' correction of May 2026"
+    )
+    transfer_note = (
+        DEPTH_READS + " With combine: add the read joins a sum whose branches carry the factor, "
+        "but carries none itself: its weights sum to one over ever more sources."
     )
 
     @classmethod

@@ -101,6 +101,13 @@ class DenseFormer(Residual):
     options: DenseFormerOptions
     equation = "X_i = layer_i(Y_{i-1}); Y_i = sum_{j<=i, j=i mod k} a_ij X_j every p layers"
     source = "Pagliardini et al. 2024, arXiv 2402.02622, sec. 3; epfml/DenseFormer"
+    transfer_note = (
+        "Width: the weights are scalars and keep their rate. Depth: the factor base_n_layers / "
+        "n_layers of every output is CompleteP's, derived for a plain sum. Of learned sums of "
+        "all states theory says nothing: a sum has as many weights as layers before it, and each "
+        "moves by one rate per step, so a sum's change grows with depth. Tune residual_lr_scale "
+        "at every depth."
+    )
 
     def __init__(self, shape: Shape, options: DenseFormerOptions) -> None:
         super().__init__(shape, options)

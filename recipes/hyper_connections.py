@@ -34,6 +34,7 @@ from torch.nn import functional as F
 from recipes import depth_io
 from recipes.base import AnyOptions, Options, Residual, ResidualCost, Shape, recipe
 from recipes.depth_attention import EPS, full_precision, widen
+from recipes.transfer import PARALLEL_STREAMS
 
 DYNAMIC_SCALE = 0.01
 """Initial scale of what depends on the token (Zhu et al., section 4; Xie et al., table 5)."""
@@ -171,6 +172,12 @@ class HyperConnections(StreamResidual):
     options: HyperConnectionOptions
     equation = "u_t = A_m^T H; H <- A_r^T H + B^T (x) y_t; final norm sees the sum of n streams"
     source = "Zhu et al. 2024, arXiv 2409.19606, eq. 1-5, 10-14, algorithm 2"
+    transfer_note = PARALLEL_STREAMS
+
+    @classmethod
+    def readout_fan_in(cls, name: str, shape: Shape, options: Any) -> float:
+        """Entries of a stream that a dynamic weight reads."""
+        return float(shape.d_model) if name == "projections" else 1.0
 
     def __init__(self, shape: Shape, options: HyperConnectionOptions) -> None:
         super().__init__(shape, options)

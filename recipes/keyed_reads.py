@@ -63,6 +63,15 @@ class KeyedReads(AttentionResidual):
         vectors = super().query_shape(shape, options)
         return (*vectors, shape.d_model) if options.query == "input_dependent" else vectors
 
+    @classmethod
+    def readout_fan_in(cls, name: str, shape: Shape, options: Any) -> float:
+        """As of static queries; a map sums over its input too, a bare logit over nothing."""
+        if options.query == "none":
+            return 1.0
+        fan_in = super().readout_fan_in(name, shape, options)
+        mapped = name == "queries" and options.query == "input_dependent"
+        return fan_in * shape.d_model if mapped else fan_in
+
     def why_not(
         self,
         kernel: str,

@@ -44,6 +44,12 @@ class LayerScale(RunningSum):
     options: LayerScaleOptions
     equation = "u_t = x0 + sum_{s<t} lambda_s * y_s, lambda in R^d small at first"
     source = "Touvron et al. 2021, arXiv 2103.17239, eq. 4"
+    transfer_note = (
+        "Width: gains per channel keep their rate, as muP's vectors do. Depth: the factor "
+        "base_n_layers / n_layers of every output is CompleteP's and is applied on top of "
+        "lambda. The default lambda steps with depth (0.1, 1e-5, 1e-6), which no parametrisation "
+        "can follow: give init_value where rates are to transfer over depth."
+    )
 
     def __init__(self, shape: Shape, options: LayerScaleOptions) -> None:
         super().__init__(shape, options)

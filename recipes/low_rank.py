@@ -21,6 +21,7 @@ from recipes.attention_residual import BlockReads
 from recipes.base import AnyOptions, Shape, recipe
 from recipes.depth_options import BlockOptions, KeyOptions
 from recipes.keyed_reads import KeyedReads
+from recipes.transfer import DEPTH_READS
 
 
 class LowRankOptions(BlockOptions, KeyOptions):
@@ -43,6 +44,10 @@ class LowRank(BlockReads, KeyedReads):
     Options = LowRankOptions
     equation = "u_t = sum_i softmax_i(q_t . rms(v_i[d-r:])) v_i, sources as block; final read"
     source = "Su 2026, LR-AttnRes, arXiv 2607.09694v2, sec. 3"
+    transfer_note = (
+        DEPTH_READS + " Here a key has r entries: with the default r = d_model // 4 the rate "
+        "falls with the width, with a fixed key_rank it stays."
+    )
 
     @classmethod
     def example_options(cls, shape: Shape) -> list[AnyOptions]:

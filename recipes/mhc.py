@@ -58,6 +58,7 @@ from recipes.hyper_connections import (
     StreamResidual,
     inverse_rms,
 )
+from recipes.transfer import PARALLEL_STREAMS
 
 MOST_PERMUTED = 5
 """Streams whose permutations are still few (120)."""
@@ -171,6 +172,12 @@ class MHC(StreamResidual):
     options: MHCOptions
     equation = "u_t = pre x; x <- res x + post^T (x) y_t, res doubly stochastic; sum of n streams"
     source = "Xie et al. 2025, arXiv 2512.24880, eq. 3, 7-9; mHC-lite, arXiv 2601.05732"
+    transfer_note = PARALLEL_STREAMS
+
+    @classmethod
+    def readout_fan_in(cls, name: str, shape: Shape, options: Any) -> float:
+        """Entries of all streams that a logit reads."""
+        return float(options.n_streams * shape.d_model) if name == "projections" else 1.0
 
     def __init__(self, shape: Shape, options: MHCOptions) -> None:
         super().__init__(shape, options)

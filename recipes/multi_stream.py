@@ -27,6 +27,7 @@ from recipes.base import AnyOptions, ResidualCost, Shape, recipe
 from recipes.depth_attention import Source, full_precision, rms_normalised, widen
 from recipes.depth_options import BlockOptions
 from recipes.depth_schedule import vectors_moved
+from recipes.transfer import DEPTH_READS
 
 
 class MultiStreamOptions(BlockOptions):
@@ -85,6 +86,16 @@ class MultiStream(BlockReads):
         self.head_map = nn.Parameter(torch.zeros(reads, heads, d)) if options.has_map else None
 
     gain_dims = 3
+    transfer_note = (
+        DEPTH_READS + " The map that merges heads reads d_model entries and its rate falls as "
+        "1 / d_model; taps are per channel and keep theirs."
+    )
+
+    @classmethod
+    def readout_fan_in(cls, name: str, shape: Shape, options: Any) -> float:
+        """Also the map that merges heads, a readout of the newest source."""
+        own = super().readout_fan_in(name, shape, options)
+        return float(shape.d_model) if name == "head_map" else own
 
     @classmethod
     def query_shape(cls, shape: Shape, options: Any) -> tuple[int, ...]:

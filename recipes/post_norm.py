@@ -29,6 +29,13 @@ class PostNorm(RunningSum):
 
     equation = "u_t = R_t; R_{t+1} = g_t * rms(R_t + y_t)"
     source = "Vaswani et al. 2017, arXiv 1706.03762, sec. 3.1; Xiong et al. 2020, arXiv 2002.04745"
+    transfer_note = (
+        "Width: gains per channel keep their rate, as muP's vectors do. Depth: CompleteP is "
+        "derived for a pre-norm sum; of a stream that is normalised after every addition it says "
+        "nothing. Every output carries the factor base_n_layers / n_layers: an addition then "
+        "changes the normalised stream by a share of 1 / n_layers. A gain here is one factor of "
+        "a product over all sublayers, which its rate does not account for."
+    )
 
     def __init__(self, shape: Shape, options: Options) -> None:
         super().__init__(shape, options)

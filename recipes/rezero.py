@@ -40,6 +40,13 @@ class ReZero(RunningSum):
     options: ReZeroOptions
     equation = "u_t = x0 + sum_{s<t} alpha_s y_s, alpha = 0 at first"
     source = "Bachlechner et al. 2020, arXiv 2003.04887, eq. 1"
+    transfer_note = (
+        "Width: the scalars keep their rate. Depth: the factor base_n_layers / n_layers of every "
+        "output is applied on top of alpha. The scalars move by one rate per step at any depth, "
+        "so without the factor the stream would move in proportion to the depth; with it "
+        "CompleteP's count holds (our argument). CompleteP's branches start alive and these at "
+        "zero: of how long alpha takes to open them it says nothing."
+    )
 
     def __init__(self, shape: Shape, options: ReZeroOptions) -> None:
         super().__init__(shape, options)

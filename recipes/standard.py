@@ -49,6 +49,10 @@ class Standard(RunningSum):
 
     equation = "u_t = x0 + sum_{s<t} y_s"
     source = "He et al. 2016, arXiv 1603.05027, eq. 5; Xiong et al. 2020, arXiv 2002.04745"
+    transfer_note = (
+        "This is the residual that muP (width) and CompleteP (depth) are derived for; it has no "
+        "parameters of its own."
+    )
 
     def write(self, state: Tensor, output: Tensor, t: int) -> Tensor:
         """Add an output to the running sum."""

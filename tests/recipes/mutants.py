@@ -308,8 +308,8 @@ START = [
     Mutant(
         "weight decay pulls queries to the uniform mean",
         "harness/optimiser.py",
-        '"weight_decay": 0.0,\n                "lr_scale": train.residual_lr_scale,',
-        '"weight_decay": decay,\n                "lr_scale": train.residual_lr_scale,',
+        '*settings("residual", 0.0, train.residual_lr_scale)',
+        '*settings("residual", train.weight_decay, train.residual_lr_scale)',
         SPARED,
     ),
     Mutant(
