@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from harness.checkpoints import naming, save_checkpoint
+from harness.checkpoints import leave_in_trunk, naming, save_checkpoint
 from harness.diagnostics import measure
 from harness.distributed import Ranks, release
 from harness.errors import LeaseLost
+from harness.lean_lightning import Callback, LightningModule, Trainer
 from harness.module import LanguageModel, next_token_loss
 from harness.paths import RunPaths
 from harness.records import append_jsonl
@@ -46,6 +46,12 @@ class Progress:
     stop: Stop
     checkpoint_every_s: float
     ranks: Ranks = field(default_factory=Ranks)
+    branch_step: int | None = None
+    """Step after which longer runs of the trunk go on from this run's state."""
+    trunk: Path | None = None
+    """Folder where it is left for them; None where none will."""
+    branched: dict[str, Any] = field(default_factory=dict)
+    """``branched_at`` and ``branched_from`` of the record."""
     stopping: bool = False
     """Whether a stop was asked for, as all processes agreed at the last step boundary."""
     save_due: bool = False
@@ -284,7 +290,9 @@ class Diagnostics(StepCallback):
 
 
 class Checkpointer(StepCallback):
-    """Saves the state by wall-clock interval, when asked to stop, and at the end."""
+    """Saves the state by wall-clock interval, when asked to stop, and at the end; at the branch for
+    longer runs of the trunk too.
+    """
 
     def after_step(
         self, trainer: Trainer, module: LanguageModel, outputs: Mapping[str, Any], step: int
@@ -294,13 +302,17 @@ class Checkpointer(StepCallback):
             return
         ended = step == self.progress.steps
         stopping = self.progress.stopping and not ended
-        if ended or stopping or self.progress.save_due:
-            self._save(trainer)
+        branching = self.progress.trunk is not None and step == self.progress.branch_step
+        if ended or stopping or branching or self.progress.save_due:
+            saved = self._save(trainer)
+            if branching and self.progress.trunk and trainer.is_global_zero:
+                leave_in_trunk(saved, self.progress.trunk)
         if stopping:
             self.progress.interrupted = True
             trainer.should_stop = True
 
-    def _save(self, trainer: Trainer) -> None:
+    def _save(self, trainer: Trainer) -> Path:
         progress = self.progress
-        save_checkpoint(trainer, progress.paths, progress.attempt, progress.check_owner)
+        saved = save_checkpoint(trainer, progress.paths, progress.attempt, progress.check_owner)
         progress.saved_at = time.perf_counter()
+        return saved

@@ -10,19 +10,20 @@ import contextlib
 import errno
 import os
 import pickle
+import shutil
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
-from lightning.pytorch import Trainer
 
 from harness.errors import CheckpointError
+from harness.lean_lightning import CheckpointIO, Trainer
 from harness.paths import RunPaths
+from harness.trunks import state_file, states
 
 KEPT = 2
 """Checkpoints kept: the newest, and one to fall back on should the newest be damaged."""
@@ -61,7 +62,7 @@ class CheckpointFiles(CheckpointIO):
 
 def save_checkpoint(
     trainer: Trainer, paths: RunPaths, attempt: int, check: Callable[[], None]
-) -> None:
+) -> Path:
     """Save the whole state as ``checkpoints/step-N.ckpt``; keep the newest two.
 
     Every process must call it; the first writes.
@@ -73,12 +74,17 @@ def save_checkpoint(
     check
         Called before the file gets its final name; raises when it must not.
 
+    Returns
+    -------
+    Path
+        The file.
+
     Raises
     ------
     OSError
         It cannot be written (disk full, read-only); the file is named, and no part of it is left.
     """
-    target = paths.checkpoints / f"step-{trainer.global_step:08d}.ckpt"
+    target = state_file(paths.checkpoints, trainer.global_step)
     scratch = target.with_suffix(f".{attempt}.partial")
     try:
         if trainer.is_global_zero:
@@ -91,6 +97,7 @@ def save_checkpoint(
         if trainer.is_global_zero:
             with contextlib.suppress(OSError):
                 scratch.unlink(missing_ok=True)
+    return target
 
 
 def _publish(scratch: Path, target: Path, paths: RunPaths) -> None:
@@ -131,18 +138,78 @@ def _to_disk(path: Path) -> None:
 
 
 def _newest_first(paths: RunPaths) -> list[Path]:
-    return sorted(paths.checkpoints.glob("step-*.ckpt"), reverse=True)
+    return [path for _, path in states(paths.checkpoints)]
 
 
 def last_step(paths: RunPaths) -> int:
     """Step of the newest checkpoint by its name; 0 when there is none."""
-    found = _newest_first(paths)
-    return step_of(found[0]) if found else 0
+    return max((step for step, _ in states(paths.checkpoints)), default=0)
 
 
 def step_of(checkpoint: Path) -> int:
     """Step of a checkpoint by its name."""
     return int(checkpoint.stem.removeprefix("step-"))
+
+
+def leave_in_trunk(checkpoint: Path, folder: Path) -> None:
+    """Put a run's checkpoint among the states of its trunk; of two that do, the first wins.
+
+    The two names share their bytes on the disk. On a file system without hard links it is copied.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    target = folder / checkpoint.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with naming(target):
+        try:
+            os.link(checkpoint, target)
+        except FileExistsError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV):
+                raise
+            scratch = target.with_suffix(f".{os.getpid()}.partial")
+            shutil.copyfile(checkpoint, scratch)
+            _to_disk(scratch)
+            scratch.replace(target)
+    _to_disk(folder)
+
+
+class TrunkState(NamedTuple):
+    """A training state from which runs of several budgets branch."""
+
+    path: Path
+    step: int
+    run_id: str
+    """Run that trained up to there."""
+
+
+def newest_in_trunk(folder: Path, trunk: str, *, above: int, at_most: int) -> TrunkState | None:
+    """Find the newest whole state of a trunk between two steps; None when there is none.
+
+    One that is damaged, or of another trunk, is set aside as ``*.damaged``, which is printed: the
+    run trains from before it.
+
+    Parameters
+    ----------
+    above
+        Step that the run has reached by itself.
+    at_most
+        The run's branch step.
+    """
+    for step, path in states(folder, at_most):
+        if step <= above:
+            return None
+        state = _read_whole(path)
+        if state is not None and (state.get("trunk"), state.get("global_step")) == (trunk, step):
+            return TrunkState(path, step, str(state["run_id"]))
+        print(f"{path} is damaged or of another training: set aside, trained from before it")
+        with contextlib.suppress(FileNotFoundError):  # another run was faster
+            path.replace(path.with_suffix(".damaged"))
+    return None
 
 
 def newest_checkpoint(paths: RunPaths) -> Path | None:

@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, m
 
 SCHEMA_VERSION = 1
 """Enters every run id; raised when the meaning or the default of a field changes."""
+RUNAWAY = 2.0
+"""A training loss above this many times ln(vocab_size), the loss of a uniform guess, ends the
+run."""
 
 
 class Strict(BaseModel):
@@ -30,6 +33,10 @@ class ResidualConfig(Strict):
     """A registered recipe, or ``package.module:Class``."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options that differ from the recipe's defaults."""
+
+
+BASE = ("base_d_model", "base_n_layers")
+"""Fields of ModelConfig that name the base shape of a parametrisation."""
 
 
 class ModelConfig(Strict):
@@ -53,6 +60,29 @@ class ModelConfig(Strict):
     """Epsilon of every RMSNorm; small, because depth attention divides its input by the depth."""
     rope_theta: PositiveFloat = 10000.0
     """Base of the rotary frequencies."""
+    parametrisation: Literal["standard", "mup", "completep"] = "standard"
+    """How scales and rates follow the shape. standard: not at all. mup: they follow the width, so
+    that a learning rate found at base_d_model holds. completep: they follow the depth as well."""
+    base_d_model: PositiveInt | None = None
+    """mup, completep: width at which the parametrisation equals standard."""
+    base_n_layers: PositiveInt | None = None
+    """completep: depth at which the parametrisation equals standard."""
+
+    @model_validator(mode="after")
+    def _base_is_given_where_it_counts(self) -> ModelConfig:
+        wanted = {"standard": (), "mup": ("base_d_model",), "completep": BASE}[self.parametrisation]
+        given = tuple(name for name in BASE if getattr(self, name) is not None)
+        if given != wanted:
+            raise ValueError(
+                f"parametrisation '{self.parametrisation}' takes "
+                f"{' and '.join(wanted) or 'no base shape'}, got {' and '.join(given) or 'none'}"
+            )
+        if self.base_d_model is not None and self.base_d_model % self.head_dim:
+            raise ValueError(
+                f"base_d_model must be a multiple of head_dim, which stays as the width grows, "
+                f"got {self.base_d_model} and {self.head_dim}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelConfig:
@@ -147,6 +177,9 @@ class TrainConfig(Strict):
     """Learning-rate schedule after the linear warm-up."""
     warmup_frac: float = Field(default=0.05, ge=0.0, lt=1.0)
     """Share of the steps spent in linear warm-up."""
+    warmup_tokens: PositiveInt | None = None
+    """Tokens of linear warm-up, in place of warmup_frac: as long for every budget, so that runs of
+    several budgets share their training up to the decay (schedule wsd)."""
     decay_frac: float = Field(default=0.3, ge=0.0, le=1.0)
     """wsd: share of the steps spent in the final linear decay."""
     lr_end_frac: float = Field(default=0.0, ge=0.0, le=1.0)
@@ -168,7 +201,14 @@ class TrainConfig(Strict):
 
     @model_validator(mode="after")
     def _schedule_fits(self) -> TrainConfig:
-        if self.schedule == "wsd" and self.warmup_frac + self.decay_frac > 1:
+        if self.warmup_tokens is not None:
+            usual = type(self).model_fields["warmup_frac"].default
+            if self.warmup_frac != usual:
+                raise ValueError(
+                    f"give warmup_frac or warmup_tokens, "
+                    f"got {self.warmup_frac} and {self.warmup_tokens}"
+                )
+        elif self.schedule == "wsd" and self.warmup_frac + self.decay_frac > 1:
             raise ValueError(
                 f"warmup_frac + decay_frac must not exceed 1, "
                 f"got {self.warmup_frac} + {self.decay_frac}"
@@ -220,6 +260,9 @@ class Execution(Strict):
     global batch, which stays the same."""
     nodes: PositiveInt = 1
     """Nodes of one run; more than one needs Slurm."""
+    share_trunks: bool = True
+    """Whether runs that differ in their budget alone, with schedule wsd or constant and a warm-up
+    as long, train their common part once. Each ends as if it had trained alone."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How several processes share a run. ddp: every process holds the whole model. fsdp: parameters
     and optimiser state are sharded."""

@@ -17,14 +17,13 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from harness.config import Execution
 from harness.errors import IsolossError
+from harness.lean_lightning import ClusterEnvironment, DDPStrategy
 from harness.model import Transformer
 from harness.sharding import assembled
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.nn import functional as F
 
 from harness.config import Execution, RunConfig
 from harness.distributed import Ranks, accumulating, whole_model
+from harness.lean_lightning import LightningModule
 from harness.model import Transformer
 from harness.optimiser import JointOptimizer, build_optimizer, clip_gradients, set_lr
 from harness.schedule import lr_fraction
@@ -54,6 +54,9 @@ class LanguageModel(LightningModule):
         Sequences per forward pass of this process.
     ranks
         The processes that share the run.
+    trunk
+        Id of the training that the run shares with runs of other budgets; None where it shares
+        none.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class LanguageModel(LightningModule):
         execution: Execution,
         microbatch_seqs: int,
         ranks: Ranks,
+        trunk: str | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -75,6 +79,10 @@ class LanguageModel(LightningModule):
         self.execution = execution
         self.microbatch_seqs = microbatch_seqs
         self.ranks = ranks
+        self.trunk = trunk
+        self.branched: dict[str, Any] = {}
+        """``branched_at`` and ``branched_from`` of the record, for a run that went on from another
+        one's state."""
         self.model = self._build()
 
     def _build(self) -> Transformer:
@@ -123,5 +131,17 @@ class LanguageModel(LightningModule):
         return total
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Sign the checkpoint, so that no other run can resume from it."""
+        """Sign the checkpoint, so that no run resumes from it but this one and, up to the branch,
+        those of its trunk.
+        """
         checkpoint["run_id"] = self.run_id
+        checkpoint["trunk"] = self.trunk
+        checkpoint["branched"] = self.branched
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Note whose training this run goes on with."""
+        owner = checkpoint["run_id"]
+        if owner != self.run_id:
+            self.branched = {"branched_at": checkpoint["global_step"], "branched_from": owner}
+        else:
+            self.branched = checkpoint.get("branched", {})

@@ -127,11 +127,12 @@ def _run_sample(where: tuple[SweepPaths, str, Group]) -> Sample | None:
     if record["status"] != "done" or not record["step_time_s"]:
         return None
     hardware, steps = record["hardware"], int(record["steps"])
+    own_steps = steps - (record.get("branched_at") or 0)
     processes = int(hardware.get("processes", 1))
     step_s = float(record["step_time_s"])
     outside = None
     if record["wall_s"] and record["attempts"] == 1:  # a resumed run did some steps twice
-        outside = processes * max(0.0, float(record["wall_s"]) - steps * step_s)
+        outside = processes * max(0.0, float(record["wall_s"]) - own_steps * step_s)
     return Sample(
         group=group,
         device=str(hardware["device"]),

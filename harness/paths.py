@@ -142,6 +142,25 @@ class SweepPaths:
         return self.root.parent / "mlartifacts"
 
     @property
+    def tuning(self) -> SweepPaths:
+        """Folder of the trials that search this sweep's values: a sweep of its own."""
+        return SweepPaths(self.root.with_name(f"{self.root.name}-tuning"))
+
+    @property
+    def tuned(self) -> Path:
+        """Values that a search chose for this sweep."""
+        return self.root / "tuned.yaml"
+
+    @property
+    def journal(self) -> Path:
+        """Optuna's journal of the searches, in the folder of the trials."""
+        return self.root / "optuna.journal"
+
+    def trunk(self, trunk_id: str) -> Path:
+        """Folder of training states from which runs of several budgets branch."""
+        return self.root / "trunks" / trunk_id
+
+    @property
     def table(self) -> Path:
         """One row per run."""
         return self.root / "runs.parquet"

@@ -5,7 +5,6 @@ Starts nothing and reads no results. Hours are stated only where measured step t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,10 +15,14 @@ from harness.cost import run_cost
 from harness.errors import GridError
 from harness.expand import RuleCount
 from harness.grid import Grid, collector_paused
-from harness.rates import Evidence, Pace, Rate, job_s, suggested_minutes
+from harness.iso_flops import check_met
+from harness.job_times import JobTime, job_times, time_notices
+from harness.rates import Evidence, Pace, Rate
 from harness.records import Manifest, PlannedRun, RunCost
 from harness.resolve import GridRun
-from harness.slurm.options import by_resources
+from harness.trunks import Sharing, overlong_warmup, own_steps, sharing, with_trunks
+from harness.tuning.cells import cells_of
+from harness.tuning.price import TuningPrice, tuning_price
 from recipes.base import ResidualCost, source_sha256
 
 TRUST: tuple[Evidence, ...] = ("none", "scaled", "measured")
@@ -55,22 +58,6 @@ class ArmTotals:
 
 
 @dataclass(frozen=True)
-class JobTime:
-    """Time that the jobs of runs with equal resources need under Slurm."""
-
-    runs: int
-    runs_per_job: int
-    at_once: int
-    longest_s: float
-    """Estimate for the job of the longest runs, its start not included."""
-    time_s: int | None
-    """Time limit asked for."""
-    max_requeues: int
-    suggested_minutes: int
-    """Time limit that leaves room."""
-
-
-@dataclass(frozen=True)
 class Plan:
     """The runs of a grid with their costs."""
 
@@ -84,11 +71,16 @@ class Plan:
     device: str | None
     """Name of the device that the hours are of."""
     device_s: tuple[float | None, ...]
-    """Device seconds of every run; None where no step time is known."""
+    """Device seconds of every run, without what another of its trunk trains; None where no step
+    time is known."""
+    sharing: Sharing | None = None
+    """What runs of several budgets save by training their common part once."""
     jobs: tuple[JobTime, ...] = ()
     """Per group of equal resources, where the grid has a ``slurm`` block and times are known."""
     slurm_notices: tuple[str, ...] = ()
     """Time limits that do not fit; of no concern to a run on this machine."""
+    tuning: TuningPrice | None = None
+    """The search of a grid with a ``tune`` block; beside ``runs``, whose totals leave it out."""
 
     @property
     def tokens(self) -> int:
@@ -131,31 +123,54 @@ def plan(grid: Grid, pace: Pace | None = None) -> Plan:
     costs = _Costs()
     with collector_paused():
         runs = tuple(costs.planned(run) for run in grid.runs)
+        if grid.execution.share_trunks:
+            runs = with_trunks([run.config for run in grid.runs], runs)
         rates = _rates(runs, pace or Pace(None), grid.execution)
+        tuning = _tuning(grid, runs, costs, pace or Pace(None))
+    check_met(grid.document, zip(grid.runs, (run.cost for run in runs), strict=True))
     _refuse_tiny_budgets(grid, runs)
-    device_s = tuple(r.device_s(run.cost.steps) for r, run in zip(rates, runs, strict=True))
-    jobs = _jobs(grid, device_s)
+    own = own_steps(runs)
+    device_s = tuple(r.device_s(own[run.run_id]) for r, run in zip(rates, runs, strict=True))
+    jobs = job_times(grid, runs, device_s)
     notices = (
         *grid.notices,
         *_weak_design(grid, runs),
-        *_check_hours(grid, _hours(device_s)),
+        *_check_hours(grid, _hours(device_s), tuning),
     )
     return Plan(
         sweep=grid.sweep,
         baseline=grid.baseline,
         runs=runs,
-        arms=_totals(runs, rates),
+        arms=_totals(runs, rates, device_s),
+        sharing=sharing(runs),
         rules=grid.rules,
         notices=notices,
         device=pace.device if pace else None,
         device_s=device_s,
         jobs=jobs,
-        slurm_notices=tuple(text for job in jobs for text in _time_notices(grid, job)),
+        slurm_notices=tuple(text for job in jobs for text in time_notices(grid, job)),
+        tuning=tuning,
     )
 
 
-def _check_hours(grid: Grid, hours: float | None) -> list[str]:
+def _tuning(
+    grid: Grid, runs: Sequence[PlannedRun], costs: _Costs, pace: Pace
+) -> TuningPrice | None:
+    """Price the search of a grid, if it has one."""
+    if grid.tune is None:
+        return None
+    cells = cells_of(grid)
+    trials = [costs.planned(cell.template) for cell in cells]
+    rates = _rates(trials, pace, grid.execution)
+    seconds = [rate.device_s(run.cost.steps) for rate, run in zip(rates, trials, strict=True)]
+    others = [run.cost.flops for run in runs if run.arm != grid.baseline]
+    return tuning_price(grid.tune, cells, seconds, grid.tuned, others)
+
+
+def _check_hours(grid: Grid, hours: float | None, tuning: TuningPrice | None) -> list[str]:
     limit = grid.limits.gpu_hours
+    if tuning is not None and not tuning.tuned and hours is not None:
+        hours = None if tuning.hours is None else hours + tuning.hours
     if limit is None:
         return []
     loc = ("limits", "gpu_hours")
@@ -187,47 +202,6 @@ def _rates(runs: Sequence[PlannedRun], pace: Pace, execution: Execution) -> list
     return rates
 
 
-def _jobs(grid: Grid, device_s: Sequence[float | None]) -> tuple[JobTime, ...]:
-    if grid.slurm is None:
-        return ()
-    processes = grid.execution.devices * grid.execution.nodes
-    jobs = []
-    for options, indices in by_resources(grid.slurm, [run.config for run in grid.runs]):
-        seconds = [s / processes for i in indices if (s := device_s[i]) is not None]
-        if len(seconds) == len(indices):
-            packing = min(options.runs_per_job, len(indices)), options.workers
-            jobs.append(
-                JobTime(
-                    len(indices),
-                    *packing,
-                    longest_s=job_s(max(seconds), *packing),
-                    time_s=options.time_s,
-                    max_requeues=options.max_requeues,
-                    suggested_minutes=suggested_minutes(max(seconds), *packing),
-                )
-            )
-    return tuple(jobs)
-
-
-def _time_notices(grid: Grid, job: JobTime) -> list[str]:
-    """Say where a time limit does not fit the estimate."""
-    if job.time_s is None:
-        return []
-    limit, needed = f"{job.time_s / 60:.0f} min", f"about {job.longest_s / 60:.3g} min"
-    advice = f"Suggested: time: {job.suggested_minutes}."
-    requeues = math.ceil(job.longest_s / job.time_s) - 1
-    times = f"{requeues} requeue{'s' if requeues > 1 else ''}"
-    if requeues > job.max_requeues:
-        times += f", more than max_requeues {job.max_requeues}"
-    if requeues > 0:
-        text = f"the longest job needs {needed} of {limit}: {times}. {advice}"
-    elif 5 * 60 * job.suggested_minutes < job.time_s:
-        text = f"the longest job needs {needed} of {limit}; less time may start sooner. {advice}"
-    else:
-        return []
-    return [grid.document.problem(("slurm", "time"), text)]
-
-
 def to_manifest(grid: Grid, made: Plan, created_at: str | None = None) -> Manifest:
     """Write a plan down as the manifest of its sweep.
 
@@ -245,6 +219,7 @@ def to_manifest(grid: Grid, made: Plan, created_at: str | None = None) -> Manife
         sweep=grid.sweep,
         grid_text=grid.text,
         overrides=list(grid.overrides),
+        profile=grid.profile,
         created_at=created_at or datetime.now(UTC).isoformat(timespec="seconds"),
         baseline=grid.baseline,
         unigram_entropy_nats={
@@ -279,6 +254,9 @@ class _Costs:
             corpus_sha256=run.corpus.sha256,
             vocab_size=run.corpus.vocab_size,
             cost=self._cost(run, tuple(map(id, parts))),
+            role=run.role,
+            tuned=dict(run.tuned),
+            ratios=dict(run.ratios),
         )
 
     def _dump(self, section: Any) -> Any:
@@ -298,16 +276,18 @@ class _Costs:
         return self._recipes[id(residual)]
 
 
-def _totals(runs: Sequence[PlannedRun], rates: Sequence[Rate]) -> tuple[ArmTotals, ...]:
-    by_arm: dict[str, list[tuple[RunCost, Rate]]] = {}
-    for run, rate in zip(runs, rates, strict=True):
-        by_arm.setdefault(run.arm, []).append((run.cost, rate))
+def _totals(
+    runs: Sequence[PlannedRun], rates: Sequence[Rate], device_s: Sequence[float | None]
+) -> tuple[ArmTotals, ...]:
+    by_arm: dict[str, list[tuple[RunCost, Rate, float | None]]] = {}
+    for run, rate, seconds in zip(runs, rates, device_s, strict=True):
+        by_arm.setdefault(run.arm, []).append((run.cost, rate, seconds))
     return tuple(_arm_totals(arm, members) for arm, members in by_arm.items())
 
 
-def _arm_totals(arm: str, members: list[tuple[RunCost, Rate]]) -> ArmTotals:
-    costs = [cost for cost, _ in members]
-    worst = min((rate for _, rate in members), key=lambda rate: TRUST.index(rate.evidence))
+def _arm_totals(arm: str, members: list[tuple[RunCost, Rate, float | None]]) -> ArmTotals:
+    costs = [cost for cost, _, _ in members]
+    worst = min((rate for _, rate, _ in members), key=lambda rate: TRUST.index(rate.evidence))
     return ArmTotals(
         arm=arm,
         runs=len(costs),
@@ -318,7 +298,7 @@ def _arm_totals(arm: str, members: list[tuple[RunCost, Rate]]) -> ArmTotals:
         flops=sum(cost.flops for cost in costs),
         flops_residual=sum(cost.flops_residual for cost in costs),
         state_bytes_max=max(cost.state_bytes for cost in costs),
-        hours=_hours([rate.device_s(cost.steps) for cost, rate in members]),
+        hours=_hours([seconds for _, _, seconds in members]),
         evidence=worst.evidence,
         source=worst.source,
     )
@@ -349,10 +329,16 @@ def _weak_design(grid: Grid, runs: tuple[PlannedRun, ...]) -> list[str]:
 
 
 def _refuse_tiny_budgets(grid: Grid, runs: tuple[PlannedRun, ...]) -> None:
-    """Refuse budgets that one step would overrun twofold: their cells would not be iso-budget."""
+    """Refuse budgets that one step would overrun twofold: their cells would not be iso-budget; and
+    those that have no room for their warm-up.
+    """
     problems: dict[str, None] = {}
     for run, planned in zip(grid.runs, runs, strict=True):
         budget, cost = run.config.train.budget, planned.cost
+        overlong = overlong_warmup(run.config.train, cost.steps)
+        if overlong:
+            text = f"train.warmup_tokens: {overlong}. Lower it, or raise the budget."
+            problems[grid.document.problem(run.budget_at, text)] = None
         if cost.steps > 1:
             continue
         one_step = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -14,8 +13,10 @@ from harness.cost import FLOP_CONVENTION
 
 if TYPE_CHECKING:
     from harness.grid import Grid
-    from harness.plan import JobTime, Plan
+    from harness.job_times import JobTime
+    from harness.plan import Plan
     from harness.sweep import Difference
+    from harness.tuning.price import TuningPrice
 
 SHOWN_RUNS = 20
 """Runs that `plan` lists; --json has them all."""
@@ -28,8 +29,20 @@ def plan_tables(plan: Plan, change: Difference) -> list[RenderableType]:
     shown += [_run_table(plan), "", _arm_table(plan), ""]
     shown.append(f"{len(plan.runs)} runs: {change.describe()}")
     shown.append(f"{human(plan.flops)} FLOPs in all; {_time(plan, change)}. {FLOP_CONVENTION}")
+    shown += _shared(plan)
+    shown += _tuning_text(plan.tuning) if plan.tuning else []
     shown += [_job_text(job) for job in plan.jobs]
     return shown
+
+
+def _shared(plan: Plan) -> list[str]:
+    """What shared trunks save; FLOPs of the tables count every run as if it trained alone."""
+    saved = plan.sharing
+    if saved is None:
+        return []
+    spent = f"{human(saved.flops)} of {human(saved.flops_alone)}"
+    steps = f"{saved.steps} of {saved.steps_alone} steps"
+    return [f"{saved.describe()} ({spent}; {steps})."]
 
 
 def _time(plan: Plan, change: Difference) -> str:
@@ -40,11 +53,32 @@ def _time(plan: Plan, change: Difference) -> str:
     return f"{_hours(plan.hours)} of one {plan.device}, {_hours(left)} to do"
 
 
+def _tuning_text(tuning: TuningPrice) -> list[str]:
+    """What the search costs, or what it chose."""
+    laws = f"; {tuning.transferred} more get their values by a law" if tuning.transferred else ""
+    if not tuning.tuned:
+        n, flops = tuning.equal_rate_runs, human(tuning.equal_rate_flops)
+        more = f" Up to {n} runs at the baseline's values follow, {flops} FLOPs." if n else ""
+        time = "time unknown" if tuning.hours is None else _hours(tuning.hours)
+        return [
+            f"Not tuned yet: the runs above have the grid's values. Tuning comes first: at most "
+            f"{tuning.trials} trials in {tuning.cells} cells, {human(tuning.flops)} FLOPs, "
+            f"{time}{laws}.{more}"
+        ]
+    fields = {
+        arm: "; ".join(f"{path} {text}" for path, text in values.items())
+        for arm, values in tuning.values.items()
+    }
+    return [f"Tuned in {tuning.cells} cells{laws}. Values by size, the cheapest first:"] + [
+        f"  {arm}: {text or 'nothing is searched'}" for arm, text in fields.items()
+    ]
+
+
 def _job_text(job: JobTime) -> str:
-    packed = f"{job.runs_per_job} runs each, {job.at_once} at a time, "
+    packed = f"up to {job.runs_per_job} runs each, {job.at_once} at a time, "
     limit = "no time limit given" if job.time_s is None else f"limit {duration(job.time_s)}"
     return (
-        f"Slurm: {math.ceil(job.runs / job.runs_per_job)} jobs, "
+        f"Slurm: {job.jobs} jobs, "
         f"{packed if job.runs_per_job > 1 else ''}the longest about {duration(job.longest_s)}, "
         f"{limit}, suggested time: {job.suggested_minutes}"
     )
@@ -109,11 +143,13 @@ def plan_json(grid: Grid, plan: Plan, change: Difference) -> dict[str, Any]:
         "sweep": grid.sweep,
         "flop_convention": FLOP_CONVENTION,
         "flops": plan.flops,
+        "sharing": dataclasses.asdict(plan.sharing) if plan.sharing else None,
         "device": plan.device,
         "device_hours": plan.hours,
         "device_hours_left": plan.hours_of(state.run.run_id for state in change.todo),
         "arms": [dataclasses.asdict(arm) for arm in plan.arms],
         "jobs": [dataclasses.asdict(job) for job in plan.jobs],
+        "tuning": dataclasses.asdict(plan.tuning) if plan.tuning else None,
         "notices": [*plan.notices, *plan.slurm_notices],
         "todo": [state.run.run_id for state in change.todo],
         "done": [state.run.run_id for state in change.done],

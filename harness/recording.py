@@ -64,6 +64,8 @@ def build_record(
         corpus_sha256=run.corpus_sha256,
         attempts=paths.n_attempts(),
         error=error,
+        role=run.role,
+        tuned=run.tuned,
         finished_at=utc_now(),
         **_science(config),
         **run.cost.model_dump(

@@ -20,6 +20,9 @@ from harness.errors import DataError
 from harness.paths import SweepPaths
 
 Status = Literal["planned", "queued", "running", "done", "diverged", "failed", "cancelled"]
+Role = Literal["main", "equal_rate", "trial"]
+"""main: enters the fits. equal_rate: an arm at the baseline's tuned values, for the comparison of
+both only. trial: a search's try, in a sweep of its own."""
 FINAL_STATUSES: tuple[Status, ...] = ("done", "diverged", "failed", "cancelled")
 
 
@@ -75,6 +78,16 @@ class PlannedRun(BaseModel):
     """Tokens of its vocabulary."""
     cost: RunCost
     """Size and price."""
+    role: Role = "main"
+    """What the run is for; like all below, no part of its id."""
+    tuned: dict[str, Any] = Field(default_factory=dict)
+    """Values that a search chose, by dotted path; they stand in ``config`` too."""
+    ratios: dict[str, float] = Field(default_factory=dict)
+    """Ratios of its shape as the grid's ``depth_width`` declares them."""
+    trunk: str | None = None
+    """Id of the training that it shares with runs of other budgets; null where it shares none."""
+    branch_step: int | None = None
+    """Optimiser steps that are shared: at the next one its learning rate begins to fall."""
 
 
 class Manifest(BaseModel):
@@ -88,6 +101,8 @@ class Manifest(BaseModel):
     """The grid file, verbatim."""
     overrides: list[str] = Field(default_factory=list)
     """``--set key=value`` arguments."""
+    profile: str | None = None
+    """Which of the grid's own profiles was laid over it; null where it has none."""
     created_at: str
     """UTC time, ISO 8601."""
     baseline: str
@@ -161,6 +176,15 @@ class RunRecord(BaseModel):
     """Sequences per forward pass of a process, where fewer than its share of the batch; halved
     when out of memory."""
     attempts: int
+    role: Role = "main"
+    """What the run was for."""
+    tuned: dict[str, Any] = Field(default_factory=dict)
+    """Values that a search chose, by dotted path."""
+    branched_at: int | None = None
+    """Optimiser step of another run's state that this one went on from; null for a run that
+    trained from its own start. ``steps``, ``tokens`` and ``flops`` count the shared part."""
+    branched_from: str | None = None
+    """Id of the run that trained up to there."""
     last_step: int
     """Last optimiser step that was completed."""
     error: str | None = None

@@ -16,6 +16,7 @@ from harness.records import Manifest, PlannedRun
 from harness.slurm.types import Place
 from harness.snapshot import take_snapshot
 from harness.status import RunState, run_folders, sweep_states
+from harness.trunks import flops_in_turn, in_chains
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Difference:
     @property
     def todo(self) -> list[RunState]:
         """Runs to start: resumable ones first, then new ones, the cheapest of every arm ahead and
-        the rest from the most expensive down.
+        the rest from the most expensive down. Runs of one trunk stay together, the shortest first,
+        at the place of their training together.
         """
         fresh = sorted(self.new, key=lambda state: state.run.cost.flops)
         proven = {state.run.arm for state in (*self.done, *self.diverged, *self.resumable)}
@@ -52,8 +54,11 @@ class Difference:
             if state.run.arm not in proven:
                 ahead.setdefault(state.run.arm, state)
         first = {state.run.run_id for state in ahead.values()}
-        rest = [state for state in reversed(fresh) if state.run.run_id not in first]
-        return [*self.resumable, *ahead.values(), *rest]
+        rest = {s.run.run_id: s for s in reversed(fresh) if s.run.run_id not in first}
+        chains = in_chains(state.run for state in rest.values())
+        chains.sort(key=flops_in_turn, reverse=True)
+        ordered = [rest[run.run_id] for chain in chains for run in chain]
+        return [*self.resumable, *ahead.values(), *ordered]
 
     @property
     def proven_arms(self) -> set[str]:

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from harness import provenance
+from harness.branching import begin, trunk_to_serve
 from harness.callbacks import (
     Checkpointer,
     Diagnostics,
@@ -29,8 +28,8 @@ from harness.callbacks import (
     Validator,
     even_steps,
 )
-from harness.checkpoints import CheckpointFiles, newest_checkpoint, step_of
-from harness.config import Execution, RunConfig
+from harness.checkpoints import CheckpointFiles, step_of
+from harness.config import RUNAWAY, Execution, RunConfig
 from harness.corpora import TokenCorpus, open_corpus
 from harness.data import (
     TokenBatches,
@@ -41,6 +40,7 @@ from harness.data import (
 from harness.distributed import RankEnvironment, Ranks, ranks_of, strategy_of
 from harness.errors import DataError
 from harness.launch.ranks import sequences_per_rank
+from harness.lean_lightning import Trainer, _SignalConnector
 from harness.memory import within_memory
 from harness.module import Batch, LanguageModel
 from harness.paths import RunPaths
@@ -50,9 +50,6 @@ from harness.stop import Stop
 from recipes.base import Shape, get
 
 LIGHTNING_PRECISION = {"fp32": "32-true", "bf16": "bf16-mixed", "fp64": "64-true"}
-RUNAWAY = 2.0
-"""A training loss above this many times ln(vocab_size), the loss of a uniform guess, ends the
-run."""
 EVAL_SEQUENCES = 32
 """Sequences per forward pass of a validation."""
 DIAGNOSTIC_SEQUENCES = 8
@@ -129,13 +126,15 @@ def train(
     torch.set_num_threads(execution.threads)
     provenance.reset_peak_memory()
     progress = _progress(run, config, corpus, paths, execution, stop, attempt, ranks)
+    progress.trunk = ranks.told(lambda: trunk_to_serve(run, paths))
     microbatch = min(asked, share)
 
     def fit() -> None:
         module = LanguageModel(
-            config, run.run_id, run.vocab_size, run.cost.steps, execution, microbatch, ranks
+            *(config, run.run_id, run.vocab_size, run.cost.steps),
+            *(execution, microbatch, ranks, run.trunk),
         )
-        _fit(module, config, corpus, progress, execution)
+        _fit(module, run, config, corpus, progress, execution)
 
     within_memory(fit, microbatch)
     if progress.interrupted:
@@ -145,16 +144,18 @@ def train(
 
 def _fit(
     module: LanguageModel,
+    run: PlannedRun,
     config: RunConfig,
     corpus: TokenCorpus,
     progress: Progress,
     execution: Execution,
 ) -> None:
-    checkpoint = progress.ranks.told(lambda: newest_checkpoint(progress.paths))
+    checkpoint = progress.ranks.told(lambda: begin(run, progress))
     first = step_of(checkpoint) if checkpoint else 0
     loader = _loader(corpus, config, progress, first)
     trainer = _build_trainer(config, corpus, progress, execution)
     trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=checkpoint is not None or None)
+    progress.branched = module.branched
 
 
 def _planned_corpus(config: RunConfig, run: PlannedRun) -> TokenCorpus:
@@ -198,6 +199,7 @@ def _progress(
         stop=stop,
         checkpoint_every_s=execution.checkpoint_every_s,
         ranks=ranks,
+        branch_step=run.branch_step,
     )
 
 
@@ -298,7 +300,7 @@ def _record(
         progress.paths,
         status="diverged" if why else "done",
         block_size=depth_block_size(run),
-        provenance=describe_machine(execution) | machine,
+        provenance=describe_machine(execution) | machine | progress.branched,
         reason=f"diverged: {why}" if why else None,
     )
     progress.check_owner()

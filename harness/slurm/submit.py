@@ -29,6 +29,7 @@ from harness.slurm.submissions import (
     write_submission,
 )
 from harness.slurm.types import SchedulerUnreachable
+from harness.trunks import packed
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,15 @@ class Array:
 
     slurm: Slurm
     """Resources of every task."""
-    runs: tuple[PlannedRun, ...]
-    """In the order of the tasks."""
+    tasks: tuple[tuple[PlannedRun, ...], ...]
+    """Runs of every task."""
     canary: bool = False
     """Whether the other arrays wait until it has ended."""
+
+    @property
+    def runs(self) -> tuple[PlannedRun, ...]:
+        """All runs, in the order of the tasks."""
+        return tuple(run for task in self.tasks for run in task)
 
 
 @dataclass
@@ -66,6 +72,9 @@ def arrays_of(
 ) -> list[Array]:
     """Group runs into job arrays, canaries first.
 
+    Runs of one trunk are one task, the shortest first: one after the other they take little longer
+    than the longest of them alone, and none waits for another while it holds an allocation.
+
     Parameters
     ----------
     runs
@@ -83,10 +92,11 @@ def arrays_of(
         ([r for r in runs if r.run_id not in ahead], False),
     )
     return [
-        Array(options, tuple(chunk), canary)
+        Array(options, tuple(tasks[first : first + max_array_size]), canary)
         for part, canary in parts
         for options, group in _by_resources(part, slurm)
-        for chunk in _chunks(group, max_array_size * (1 if canary else options.runs_per_job))
+        for tasks in [packed(group, 1 if canary else options.runs_per_job)]
+        for first in range(0, len(tasks), max_array_size)
     ]
 
 
@@ -99,11 +109,6 @@ def _by_resources(
     configs = [RunConfig.model_validate(run.config) for run in runs]
     for options, members in by_resources(slurm, configs):
         yield options, [runs[i] for i in members]
-
-
-def _chunks(runs: list[PlannedRun], size: int) -> Iterator[list[PlannedRun]]:
-    for first in range(0, len(runs), size):
-        yield runs[first : first + size]
 
 
 def canaries_of(runs: Sequence[PlannedRun], proven: set[str]) -> list[PlannedRun]:
@@ -183,8 +188,7 @@ class Submitter:
     def _fitting(self, array: Array, room: int | None) -> Array:
         if room is None:
             return array
-        per_task = 1 if array.canary else array.slurm.runs_per_job
-        return Array(array.slurm, array.runs[: max(0, room) * per_task], array.canary)
+        return Array(array.slurm, array.tasks[: max(0, room)], array.canary)
 
     def _one(self, array: Array, waits_for: list[str], *, dry: bool) -> Submission:
         """Write one array down, submit it, and note the answer."""
@@ -226,7 +230,7 @@ class Submitter:
             sweep=self.sweep,
             sweep_dir=self.paths.root,
             runs=list(array.runs),
-            runs_per_task=1 if array.canary else array.slurm.runs_per_job,
+            task_sizes=[len(task) for task in array.tasks],
             execution=self.execution,
         )
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import Callback, LightningModule, Trainer
 from pydantic import BaseModel
 from torch.distributed.tensor import DTensor
 
@@ -24,6 +23,7 @@ from harness import training
 from harness.config import Execution
 from harness.distributed import join
 from harness.launch.ranks import PARTING_S, rank_environment
+from harness.lean_lightning import Callback, LightningModule, Trainer
 from harness.paths import SweepPaths
 from harness.records import PlannedRun
 from harness.stop import StopSignal
