@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from harness import cli_fit, cli_ops, cli_simulate, cli_status
+from harness import cli_fit, cli_ops, cli_simulate, cli_status, cli_tune
 from harness import cli_tools as tools
 from harness.cli_bench import bench
 from harness.cli_common import RESULTS, AsJson, Results, SweepArgument, elsewhere, find_sweep
@@ -134,7 +134,8 @@ def plan(
     for part in [*tables, *cli_simulate.forecast_lines(expected), *_on_this_cluster(loaded)]:
         console.print(part, markup=False, highlight=False)
     target = with_options(grid, overrides, profile, slurm=loaded.slurm is not None)
-    again = " ".join(["isoloss run", target, *elsewhere(results)])
+    verb = "tune" if loaded.tune is not None and loaded.tuned is None else "run"
+    again = " ".join([f"isoloss {verb}", target, *elsewhere(results)])
     done = len(change.done) == len(planned.runs)
     following = f"isoloss report {loaded.sweep}" if done else again
     console.print(f"Next: {following}", highlight=False, markup=False)
@@ -188,6 +189,7 @@ def _records(paths: SweepPaths) -> Iterator[RunRecord]:
 
 
 app.command()(run)
+cli_tune.register(app)
 cli_status.register(app)
 cli_ops.register(app)
 cli_fit.register(app)

@@ -11,7 +11,7 @@ import typer
 from harness import cli_tools as tools
 from harness.cli_common import RESULTS, Results, elsewhere
 from harness.errors import IsolossError
-from harness.paths import sweep_paths
+from harness.paths import SweepPaths, sweep_paths
 
 if TYPE_CHECKING:
     from harness.grid import Grid
@@ -24,32 +24,43 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change one value of `base`; may be repeated."),
 ]
 Profile = Annotated[
-    Path | None,
+    list[str] | None,
     typer.Option(
-        metavar="FILE",
-        help="A YAML file with a slurm: block that the grid's own adds to; "
-        "default: $ISOLOSS_PROFILE.",
+        metavar="NAME|FILE",
+        help="One of the grid's own profiles (default: its first), or a YAML file with a slurm: "
+        "block that the grid's own adds to (default: $ISOLOSS_PROFILE); may be repeated.",
     ),
 ]
 
 
 def load_plan(
-    grid: str, overrides: list[str] | None, results: Path, profile: Path | None
+    grid: str, overrides: list[str] | None, results: Path, profile: list[str] | None
 ) -> tuple[Grid, Plan]:
-    """Read a grid and price its runs."""
+    """Read a grid, with the values that were tuned for it, and price its runs."""
     from harness.grid import load_grid
     from harness.launch.ranks import sequences_per_rank
     from harness.pace import read_pace
     from harness.plan import plan as make_plan
     from harness.provenance import device_name
 
-    chosen = profile or _default_profile()
-    loaded = load_grid(Path(grid), tuple(overrides or ()), profile=chosen)
+    loaded = load_grid(
+        Path(grid), tuple(overrides or ()), _default_profile(), profiles=tuple(profile or ())
+    )
+    loaded = _at_tuned_values(loaded, sweep_paths(results, loaded.sweep))
     for run in loaded.runs if loaded.execution.devices * loaded.execution.nodes > 1 else ():
         sequences_per_rank(run.config, loaded.execution)  # or every run would fail by itself
     # Runs bound for Slurm meet other devices than this machine's: the one that was measured most.
     device = None if loaded.slurm else device_name()
     return loaded, make_plan(loaded, read_pace(sweep_paths(results, loaded.sweep), device))
+
+
+def _at_tuned_values(grid: Grid, paths: SweepPaths) -> Grid:
+    """The grid at its tuned values; as it is while some are missing: `run` tunes first then."""
+    from harness.tuned import read_tuned
+    from harness.tuning.apply import apply_tuned, missing
+
+    tuned = read_tuned(paths.tuned) if grid.tune else None
+    return grid if tuned is None or missing(grid, tuned) else apply_tuned(grid, tuned)
 
 
 def _default_profile() -> Path | None:
@@ -89,7 +100,8 @@ def run(
     """Start what is missing, resume what stopped, skip what is done.
 
     The difference between grid and results is printed first. Ctrl-C saves every local run at its
-    next step; the same command goes on from there. Runs on Slurm go on by themselves.
+    next step; the same command goes on from there. Runs on Slurm go on by themselves. A grid with
+    a tune: block is tuned first, here; for Slurm, isoloss tune comes before.
 
     Example: isoloss run recipes/grids/quickstart.yaml --workers 2
 
@@ -101,6 +113,11 @@ def run(
     _check_flags(on, workers, limit, follow=follow, dry=dry_run)
     loaded, planned = load_plan(grid, overrides, results, profile)
     console = tools.console()
+    if loaded.tune is not None and loaded.tuned is None:
+        _tune_first(
+            loaded, with_options(grid, overrides, profile, slurm=True), results, on, workers
+        )
+        loaded, planned = load_plan(grid, overrides, results, profile)
     for notice in (*planned.notices, *(planned.slurm_notices if on == "slurm" else ())):
         console.print(f"note: {notice}", markup=False, highlight=False)
     paths = sweep_paths(results, loaded.sweep)
@@ -115,13 +132,32 @@ def run(
     raise typer.Exit(0 if dry_run else code if taken else 1)
 
 
+def _tune_first(grid: Grid, target: str, results: Path, on: str, workers: int | None) -> None:
+    """Search what has no tuned values yet, before any run is started.
+
+    Raises
+    ------
+    IsolossError
+        Runs are to go to Slurm: a search stays at work, which `run --on slurm` does not.
+    """
+    from harness.cli_tune import tune_sweep
+
+    if on == "slurm":
+        command = " ".join([f"isoloss tune {target}", *elsewhere(results)])
+        raise IsolossError(f"{grid.file}: its values are not tuned yet. Tune first: {command}")
+    paths, console = sweep_paths(results, grid.sweep), tools.console()
+    console.print("Values first: the grid has a tune: block and no tuned values for it yet.")
+    if not tune_sweep(grid, paths, console, on="local", workers=workers):
+        raise typer.Exit(1)
+
+
 def with_options(
-    grid: str, overrides: list[str] | None, profile: Path | None, *, slurm: bool
+    grid: str, overrides: list[str] | None, profile: list[str] | None, *, slurm: bool
 ) -> str:
     """A grid with the options that make it the same runs again, as a next command takes them."""
     options = (
         *(("--on slurm",) if slurm else ()),
-        *((f"--profile {profile}",) if profile else ()),
+        *(f"--profile {name}" for name in profile or ()),
         *(f"--set {override}" for override in overrides or ()),
     )
     return " ".join([grid, *options])

@@ -22,7 +22,10 @@ REST_PER_LOOK = 20.0
 """A look at thousands of runs takes time that workers need: so many times as long is rested."""
 PLAIN_REPORT_S = 30.0
 """Seconds between two progress lines where the output is not a terminal."""
-_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_PREFIXES = (
+    *((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P")),
+    *((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")),
+)
 
 
 def human(value: float | None) -> str:

@@ -49,6 +49,8 @@ def retry_runs(paths: SweepPaths, runs: Sequence[PlannedRun]) -> list[PlannedRun
 def _free(here: RunPaths) -> bool:
     record = read_record(here.record)
     failed = record is not None and record.status in ("failed", "cancelled")
+    if record is not None and record.role == "trial" and record.status == "cancelled":
+        return False  # stopped early: its search has counted it
     cancelled = record is None and here.cancel.exists()
     if not failed and not cancelled:
         return False
@@ -104,6 +106,28 @@ def _idle_tasks(paths: SweepPaths, view: SchedulerView) -> list[str]:
         if task.state == "PENDING"
         and all(_is_over(paths.run(run_id)) for run_id in view.runs_of[task.job_id])
     ]
+
+
+def stop_early(here: RunPaths, reason: str) -> None:
+    """Ask whoever trains a trial to give it up, and to record why.
+
+    Parameters
+    ----------
+    reason
+        One line for the record: what, when, why.
+    """
+    about = {"by": getpass.getuser(), "at": utc_now(), "stopped_early": reason}
+    write_text_atomically(here.cancel, json.dumps(about) + "\n")
+
+
+def read_early_stop(here: RunPaths) -> str | None:
+    """Why a trial shall be given up; None where none is, or where a person cancelled it."""
+    try:
+        about = json.loads(here.cancel.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    why = about.get("stopped_early") if isinstance(about, dict) else None
+    return why if isinstance(why, str) else None
 
 
 def _is_over(here: RunPaths) -> bool:

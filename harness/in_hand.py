@@ -192,7 +192,7 @@ class SweepInHand:
         done = self._submit(todo, change, view, dry=False)
         if done is not None and done.refused is not None:
             return False
-        return bool(change.queued or change.running or (done and done.arrays))
+        return bool(change.queued or change.running or (done and (done.arrays or done.left)))
 
     def _is_ours(self) -> bool:
         """Whether the sweep is still the one that this command wrote down."""

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from ruamel.yaml import YAML
 
 from harness.config import Execution
@@ -33,21 +33,27 @@ class Job(BaseModel):
     """Folder of the sweep."""
     runs: list[PlannedRun]
     """The runs, in the order to claim them."""
-    runs_per_task: int = 1
-    """Runs that one array task works through; a worker without a task number takes all."""
+    task_sizes: list[int] = Field(default_factory=list)
+    """How many runs each array task works through; none: one each. A worker without a task number
+    takes all."""
     execution: Execution
     """How to execute them."""
+    more_to_come: bool = False
+    """Whether runs may still be added: workers that have none left read the file again."""
 
     def task(self, number: int | None) -> list[PlannedRun]:
         """Runs of array task ``number`` (from 0), or all."""
         if number is None:
             return self.runs
-        return self.runs[number * self.runs_per_task : (number + 1) * self.runs_per_task]
+        if not self.task_sizes:
+            return self.runs[number : number + 1]
+        first = sum(self.task_sizes[:number])
+        return self.runs[first : first + self.task_sizes[number]]
 
     @property
     def n_tasks(self) -> int:
         """Array tasks that the job has."""
-        return -(-len(self.runs) // self.runs_per_task)
+        return len(self.task_sizes or self.runs)
 
 
 def write_job(path: Path, job: Job) -> None:

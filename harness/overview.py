@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from harness.common_step import CommonStep
 from harness.failures import signature
 from harness.status import RunState, by_arm, counts
+from harness.trunks import sharing
 
 SHOWN_SIGNATURES = 3
 """Kinds of failures that `status` names; `failures` has them all."""
@@ -78,6 +79,8 @@ class Overview:
     scheduler: str | None
     """What the scheduler's answer adds; None for a sweep that was never submitted."""
     next_command: str | None
+    shared: str | None = None
+    """What runs of several budgets save by training their common part once."""
 
     @property
     def n_at_work(self) -> int:
@@ -136,6 +139,7 @@ def overview(
     queued = [state for state in states if state.status == "queued"]
     never = [s for s in queued if s.place and s.place.never]
     held = tuple(_held(states, around))
+    saved = sharing(state.run for state in states)
     return Overview(
         sweep=around.sweep,
         at=around.at,
@@ -150,6 +154,7 @@ def overview(
         failures=(*_failures(states), *_unbegun(around)),
         scheduler=around.scheduler,
         next_command=_next(states, around, look_first=bool(held or around.n_unbegun)),
+        shared=saved.describe() if saved else None,
     )
 
 
@@ -300,6 +305,9 @@ def next_command(
         return f"isoloss status {name} --watch"
     if "failed" in tally or (look_first and "planned" in tally):
         return f"isoloss failures {name}"
+    if states and all(state.run.role == "trial" for state in states):
+        file = grid or f"GRID (the grid file of {sweep.removesuffix('-tuning')})"
+        return " ".join(["isoloss tune", file, *options])
     if "planned" in tally:
         return " ".join(["isoloss run", grid or "GRID (the sweep's grid file)", *options])
     return f"isoloss retry {name}" if tally == {"cancelled"} else f"isoloss report {name}"

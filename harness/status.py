@@ -322,10 +322,13 @@ def execution_value(manifest: Manifest, name: str, default: Any) -> Any:
             return scalar(override.removeprefix(key))
     if name not in manifest.grid_text:
         return default
+    from harness.problems import Problems
+    from harness.profiles import lay_profile
     from harness.yaml12 import parse_yaml
 
-    execution = parse_yaml(manifest.grid_text, manifest.sweep).value.get("execution") or {}
-    return execution.get(name, default)
+    grid = parse_yaml(manifest.grid_text, manifest.sweep)
+    lay_profile(Problems(grid), manifest.profile)
+    return (grid.value.get("execution") or {}).get(name, default)
 
 
 def last_row(path: Path) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ from harness.attempts import (
     open_attempt,
 )
 from harness.checkpoints import last_step
+from harness.control import read_early_stop
 from harness.errors import LeaseLost, OutOfMemory
 from harness.failures import hold_reason, record_failure
 from harness.holder import Holder, this_process
@@ -39,12 +40,15 @@ from harness.lease import Lease, acquire, fs_now, look
 from harness.paths import RunPaths, SweepPaths
 from harness.provenance import attempt_facts
 from harness.recording import build_record
-from harness.records import PlannedRun, write_record
+from harness.records import PlannedRun, RunRecord, Status, write_record
 from harness.stop import StopSignal
 from harness.training import depth_block_size, describe_machine, train
+from harness.trunks import run_ahead, tidy
 
 RESCAN_S = 0.5
 """Pause before the next look at runs whose owner has gone silent."""
+MORE_S = 0.2
+"""Pause before the next look at a job to which runs may still be added."""
 DISK_ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO),
     *(errno.EACCES, errno.EPERM),
@@ -53,7 +57,8 @@ DISK_ERRORS = (
 
 Outcome = Literal["settled", "again", "wait"]
 """settled: ended, or no business of this worker. again: take it up at once. wait: unfinished, look
-at it again in the next pass: its owner is silent, or it was given up on request."""
+at it again in the next pass: its owner is silent, it was given up on request, or it will go on from
+where another run is not yet."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,14 +123,20 @@ class Worker:
         self.job, self.job_file, self.runs, self.stop = job, job_file, runs, stop
         self.paths = SweepPaths(job.sweep_dir)
         self.said: set[str] = set()
+        self.executed = 0
+        """Attempts that this worker has made."""
 
     def work(self) -> int:
         """Go through the runs until none is left; return the exit code."""
         todo = self.runs
         try:
-            while todo and not self.stop:
+            while (todo or self.job.more_to_come) and not self.stop:
+                began = self.executed
                 todo = [run for run in todo if self._settle(run) != "settled"]
-                time.sleep(RESCAN_S if todo and not self.stop else 0)
+                if self.job.more_to_come:
+                    todo = self._more(idle=self.executed == began)
+                else:
+                    time.sleep(RESCAN_S if todo and not self.stop else 0)
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise
@@ -135,6 +146,16 @@ class Worker:
             )
             return NO_DISK
         return STOPPED if todo else 0
+
+    def _more(self, *, idle: bool) -> list[PlannedRun]:
+        """Runs of the job as it is now: a search adds trials while others train.
+
+        All of them, as one that was in other hands may have been left since.
+        """
+        if idle and not self.stop:
+            time.sleep(MORE_S)
+        self.job = read_job(self.job_file)
+        return self.job.runs
 
     def _say(self, line: str) -> None:
         if line not in self.said:
@@ -150,12 +171,16 @@ class Worker:
 
     def _try(self, run: PlannedRun) -> Outcome:
         paths = self.paths.run(run.run_id)
-        if paths.record.exists() or paths.cancel.exists():
+        stopped_early = run.role == "trial" and read_early_stop(paths) is not None
+        if paths.record.exists() or (paths.cancel.exists() and not stopped_early):
             return "settled"
         held = hold_reason(self.paths, run, self.job.execution.equal_failures)
         if held:
             self._say(f"{run.run_id} is held back: {held}")
             return "settled"
+        behind = self._behind(run)
+        if behind is not None:
+            return behind
         lease = acquire(paths.attempts, lease_s=self.job.execution.lease_s)
         if lease is None:
             return self._taken(run, paths)
@@ -163,6 +188,22 @@ class Worker:
             lease.end("superfluous")
             return "settled"
         return self._execute(run, paths, lease)
+
+    def _behind(self, run: PlannedRun) -> Outcome | None:
+        """Let a shorter run of the same trunk reach its branch first: by taking it, or by waiting
+        for who trains it. None when there is none, or nobody is at work on it.
+        """
+        ahead = run_ahead(self.paths, run)
+        if ahead is None:
+            return None
+        mine = next((other for other in self.runs if other.run_id == ahead), None)
+        if mine is not None and (self._settle(mine) == "wait" or self.stop):
+            return "wait"
+        if run_ahead(self.paths, run) != ahead:
+            return "again"
+        attempts, lease_s = self.paths.run(ahead).attempts, self.job.execution.lease_s
+        taken = look(attempts, fs_now(self.paths.root), lease_s=lease_s).taken
+        return "wait" if taken else None
 
     def _taken(self, run: PlannedRun, paths: RunPaths) -> Outcome:
         """Leave a run to its owner, unless that one has fallen silent."""
@@ -186,6 +227,7 @@ class Worker:
     def _execute(self, run: PlannedRun, paths: RunPaths, lease: Lease) -> Outcome:
         """Train one run with its output in the attempt's log; an exception makes it ``failed``."""
         facts = attempt_facts(self.job.execution)
+        self.executed += 1
         attempt = open_attempt(paths, lease, first_step=last_step(paths), facts=facts)
         print(f"{run.run_id} attempt {attempt}: {run.cell}", flush=True)
         with (
@@ -204,6 +246,8 @@ class Worker:
         dead = deaths_without_progress(paths, lease.number, last_step(paths))
         if dead >= LIVES:
             return self._fail(run, paths, lease, f"{dead} attempts in a row died without a word")
+        if paths.cancel.exists():  # a trial that was given up while nobody was at work on it
+            return self._give_up(run, paths, lease)
         try:
             return self._train(run, paths, lease, stop)
         except LeaseLost:
@@ -232,10 +276,24 @@ class Worker:
         else:
             record = train(run, sweep, paths, execution, stop, lease.number, microbatch)
         if record is not None:
+            tidy(self.paths, run)
             lease.end(record.status)
             return "settled"
-        lease.end("cancelled" if stop.cancelled else "interrupted")
-        return "settled" if stop.cancelled else "wait"
+        if stop.cancelled:
+            return self._give_up(run, paths, lease)
+        lease.end("interrupted")
+        return "wait"
+
+    def _give_up(self, run: PlannedRun, paths: RunPaths, lease: Lease) -> Outcome:
+        """End a run that is not wanted; a trial that a search gave up gets a record of why."""
+        why = read_early_stop(paths) if run.role == "trial" else None
+        if why is not None:
+            print(why)
+            lease.check()
+            record = self._record(run, paths, status="cancelled", reason=why)
+            write_record(paths.record, record)
+        lease.end("cancelled")
+        return "settled"
 
     def _less_memory(
         self, run: PlannedRun, paths: RunPaths, lease: Lease, error: OutOfMemory
@@ -254,21 +312,33 @@ class Worker:
         # A file name that is no valid text must not keep its failure from being recorded.
         line = " ".join(error.encode("utf-8", "replace").decode("utf-8").split())
         lease.check()
-        record = build_record(
-            run,
-            self.job.sweep,
-            paths,
-            status="failed",
-            block_size=depth_block_size(run),
-            provenance=describe_machine(self.job.execution),
-            reason=f"failed: {line}",
-            error=line,
-        )
+        record = self._record(run, paths, status="failed", reason=f"failed: {line}", error=line)
         # Counts only once the record says so: a kill between the two loses nothing.
         record_failure(self.paths, run, line, lease.number)
         write_record(paths.record, record)
         lease.end("failed", error=line)
         return "settled"
+
+    def _record(
+        self,
+        run: PlannedRun,
+        paths: RunPaths,
+        *,
+        status: Status,
+        reason: str,
+        error: str | None = None,
+    ) -> RunRecord:
+        """Record of a run that has not reached its end."""
+        return build_record(
+            run,
+            self.job.sweep,
+            paths,
+            status=status,
+            block_size=depth_block_size(run),
+            provenance=describe_machine(self.job.execution),
+            reason=reason,
+            error=error,
+        )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from harness.job import Job, write_job, write_run_configs
 from harness.launch.pool import STOP_PATIENCE_S, Pool, end_processes, last_line
 from harness.lease import acquire
 from harness.paths import SweepPaths
+from harness.records import PlannedRun, write_text_atomically
 
 
 @dataclass(frozen=True)
@@ -55,20 +56,32 @@ def run_local(
     pool = Pool(
         job, job_file, min(workers, len(job.runs)), log=paths.logs / "workers.log", code=code
     )
-    with in_hand(paths, job), _beside(mirror, paths, pool.troubles):
+    with in_hand(paths, job.runs), beside(mirror, paths, pool.troubles):
         pool.run(lambda: False, on_poll)
     return Outcome(not pool.stopped, tuple(pool.troubles))
 
 
 @contextlib.contextmanager
-def in_hand(paths: SweepPaths, job: Job) -> Iterator[None]:
-    """Show to others, while the block runs, which runs this process has in hand."""
+def in_hand(
+    paths: SweepPaths, runs: Sequence[PlannedRun]
+) -> Iterator[Callable[[Sequence[PlannedRun]], None]]:
+    """Show to others, while the block runs, which runs this process has in hand.
+
+    Yields
+    ------
+    Callable
+        To be called with the runs when they have changed.
+    """
     folder = paths.controllers / f"{socket.gethostname()}-{os.getpid()}"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "runs").write_text("".join(f"{run.run_id}\n" for run in job.runs), encoding="utf-8")
+
+    def show(runs: Sequence[PlannedRun]) -> None:
+        write_text_atomically(folder / "runs", "".join(f"{run.run_id}\n" for run in runs))
+
+    show(runs)
     lease = acquire(folder)
     try:
-        yield
+        yield show
     finally:
         if lease is not None:
             lease.end("left")
@@ -76,7 +89,7 @@ def in_hand(paths: SweepPaths, job: Job) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _beside(command: list[str] | None, paths: SweepPaths, troubles: list[str]) -> Iterator[None]:
+def beside(command: list[str] | None, paths: SweepPaths, troubles: list[str]) -> Iterator[None]:
     """Run the mirror at the lowest priority beside the block, and let it finish after it."""
     if command is None:
         yield
