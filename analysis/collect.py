@@ -11,7 +11,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pandas as pd
@@ -19,7 +19,6 @@ import pandas as pd
 from harness.errors import DataError
 from harness.paths import RunPaths, SweepPaths
 from harness.records import (
-    Manifest,
     PlannedRun,
     RunRecord,
     read_jsonl,
@@ -45,6 +44,8 @@ COLUMNS: dict[str, str] = {
     "recipe_revision": _INT,
     "n_layers": _INT,
     "d_model": _INT,
+    "heads_per_layer": _FLOAT,
+    "width_per_layer": _FLOAT,
     "block_size": _INT,
     "seq_len": _INT,
     "vocab_size": _INT,
@@ -88,8 +89,18 @@ COLUMNS: dict[str, str] = {
     "hardware": _TEXT,
     "pair_key": _TEXT,
     "size_key": _TEXT,
+    "role": _TEXT,
+    "tuned": _TEXT,
+    "trunk": _TEXT,
+    "branched_at": _INT,
 }
 """Columns of ``runs.parquet`` and their types; ``train_s`` is steps x step_time_s."""
+
+_NO_EVIDENCE = {
+    "equal_rate": "trained at the baseline's values, for the comparison of both only",
+    "trial": "a trial of a search",
+}
+"""Why finished runs of these roles enter no fit."""
 
 
 def collect(paths: SweepPaths) -> pd.DataFrame:
@@ -107,7 +118,11 @@ def collect(paths: SweepPaths) -> pd.DataFrame:
         The sweep was never run. A damaged record is no error: its row says so.
     """
     manifest = read_manifest(paths)
-    rows = [_grid_row(planned, manifest, paths.run(planned.run_id)) for planned in manifest.runs]
+    searched = {path for planned in manifest.runs for path in planned.tuned}
+    rows = [
+        _grid_row(planned, manifest.sweep, searched, paths.run(planned.run_id))
+        for planned in manifest.runs
+    ]
     rows += _stray_rows(paths, {planned.run_id for planned in manifest.runs})
     for row, label in zip(rows, _size_labels(rows), strict=True):
         row["size"] = label
@@ -117,6 +132,13 @@ def collect(paths: SweepPaths) -> pd.DataFrame:
 def usable(runs: pd.DataFrame) -> pd.DataFrame:
     """Keep the rows that enter fits: those without ``excluded_because``."""
     return runs[runs["excluded_because"].isna()]
+
+
+def of_the_sweep(runs: pd.DataFrame) -> pd.DataFrame:
+    """Keep the rows that the grid is about: neither trials nor arms at the baseline's values."""
+    if "role" not in runs:
+        return runs
+    return runs[~runs["role"].isin(list(_NO_EVIDENCE))]
 
 
 def write_table(runs: pd.DataFrame, paths: SweepPaths) -> None:
@@ -143,8 +165,10 @@ def read_diagnostics(run: RunPaths) -> list[dict[str, Any]]:
     return [row for row in read_jsonl(run.diagnostics) if row.get("kind") == "diagnostics"]
 
 
-def _grid_row(planned: PlannedRun, manifest: Manifest, run: RunPaths) -> dict[str, Any]:
-    row = _planned_fields(planned, manifest.sweep)
+def _grid_row(
+    planned: PlannedRun, sweep: str, searched: Collection[str], run: RunPaths
+) -> dict[str, Any]:
+    row = _planned_fields(planned, sweep, searched)
     try:
         record = read_record(run.record)
     except DataError as error:
@@ -158,11 +182,13 @@ def _grid_row(planned: PlannedRun, manifest: Manifest, run: RunPaths) -> dict[st
             row |= {"status": "cancelled", "excluded_because": "cancelled"}
         return row
     # The grid's own labels stand: a record may have been written under an older grid.
-    labels = {"arm": planned.arm, "cell": planned.cell, "sweep": manifest.sweep}
-    return row | _record_fields(record) | labels
+    labels = {name: row[name] for name in ("arm", "cell", "sweep", "role", "tuned")}
+    row |= _record_fields(record) | labels
+    row["excluded_because"] = row["excluded_because"] or _NO_EVIDENCE.get(planned.role)
+    return row
 
 
-def _planned_fields(planned: PlannedRun, sweep: str) -> dict[str, Any]:
+def _planned_fields(planned: PlannedRun, sweep: str, searched: Collection[str]) -> dict[str, Any]:
     config, cost = planned.config, planned.cost
     model, data, train = config["model"], config["data"], config["train"]
     residual = config["residual"]
@@ -184,10 +210,14 @@ def _planned_fields(planned: PlannedRun, sweep: str) -> dict[str, Any]:
         "seed": config.get("seed", 0),
         "budget_kind": kind,
         "budget_value": value,
-        "pair_key": _pair_key(planned),
+        "pair_key": _pair_key(planned, searched),
         "size_key": _canonical({"model": model, "data": data, "budget": train["budget"]}),
+        "role": planned.role,
+        "tuned": _canonical(planned.tuned) if planned.tuned else None,
+        "trunk": planned.trunk,
     }
     row |= {name: model[name] for name in ("n_layers", "d_model")} | {"seq_len": data["seq_len"]}
+    row |= planned.ratios
     copied = ("lr", "optimizer", "schedule", "precision", "batch_tokens")
     row |= {name: train[name] for name in copied}
     priced = (
@@ -201,6 +231,7 @@ def _record_fields(record: RunRecord) -> dict[str, Any]:
     row = {name: value for name, value in record if name in COLUMNS}
     for name in ("residual_options", "library_versions", "hardware"):
         row[name] = _canonical(row[name])
+    row["tuned"] = _canonical(record.tuned) if record.tuned else None
     if record.step_time_s is not None:
         row["train_s"] = record.steps * record.step_time_s
     row["excluded_because"] = _exclusion(record)
@@ -244,9 +275,17 @@ def _frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     return frame.reindex(columns=list(COLUMNS)).astype(COLUMNS)
 
 
-def _pair_key(planned: PlannedRun) -> str:
-    """All that two runs must share to be compared: everything but the recipe and the seed."""
+def _pair_key(planned: PlannedRun, searched: Collection[str]) -> str:
+    """All that two runs must share to be compared: everything but recipe, seed and tuned values.
+
+    What one run's search chose is left out of every run's key: the baseline holds a value there,
+    too, whether it was searched for it or not.
+    """
     rest = {k: v for k, v in planned.config.items() if k not in ("residual", "seed")}
+    for path in searched:
+        section, _, name = path.partition(".")
+        if section in rest:
+            rest[section] = {k: v for k, v in rest[section].items() if k != name}
     return _canonical(rest | {"corpus_sha256": planned.corpus_sha256})
 
 

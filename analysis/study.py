@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.cells import CURRENCIES, FLOPS, CellPoint, cell_points, pair_points
-from analysis.collect import usable
+from analysis.collect import of_the_sweep, usable
 from analysis.compare.arms import compare_arms
 from analysis.compare.curve import MultiplierCurve, multiplier_curve
 from analysis.compare.matching import match_table
@@ -38,6 +38,7 @@ from analysis.study_shapes import (
     shape_gains,
     shape_surfaces,
 )
+from analysis.trunks import trunk_note
 from harness.cost import FLOP_CONVENTION
 
 Found = TypeVar("Found")
@@ -95,7 +96,8 @@ def analyse(
     Parameters
     ----------
     runs
-        All runs; those with ``excluded_because`` enter no fit.
+        All runs; those with ``excluded_because`` enter no fit, and those of another role than the
+        sweep's own are left out altogether.
     baseline
         Arm compared with.
     asymptote
@@ -112,6 +114,7 @@ def analyse(
     FitRefused
         The pinned E lies at or above a loss.
     """
+    runs = of_the_sweep(runs)
     used = usable(runs)
     empty = Analysis(
         runs=runs,
@@ -133,7 +136,10 @@ def analyse(
         empty,
         laws=laws | {FLOPS.name: doubted(laws[FLOPS.name], used)},
         comparisons={
-            currency.name: compare_arms(used, baseline, currency, asymptote=asymptote, level=level)
+            currency.name: tuple(
+                replace(m, notes=(*m.notes, *trunk_note(used)))
+                for m in compare_arms(used, baseline, currency, asymptote=asymptote, level=level)
+            )
             for currency in CURRENCIES
             if _has(used, currency.column)
         },
@@ -154,7 +160,11 @@ def _laws(
             points, CURRENCIES[at], asymptote=asymptote, exclusions=exclusions, level=level
         )
         counted = CURRENCIES[at].unit == "FLOPs"
-        return replace(found, flop_convention=flop_convention if counted else None)
+        return replace(
+            found,
+            flop_convention=flop_convention if counted else None,
+            notes=(*found.notes, *trunk_note(used)),
+        )
 
     found: dict[str, SharedFit | str] = {}
     for i, currency in enumerate(CURRENCIES):

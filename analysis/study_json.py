@@ -13,6 +13,8 @@ import pandas as pd
 
 from analysis.collect import usable
 from analysis.study import Analysis
+from analysis.tuning.as_json import tuning_json
+from analysis.tuning.types import Tuning
 
 SCHEMA_VERSION = 2
 _LEFT_OUT = ("runs", "joint_profile")
@@ -21,7 +23,7 @@ _LEFT_OUT = ("runs", "joint_profile")
 _MAY_BE_REFUSED = frozenset({"pairwise", "slopes", "noise", "joint", "block_size"})
 
 
-def fits_json(found: Analysis, name: str) -> str:
+def fits_json(found: Analysis, name: str, tuning: Tuning | None = None) -> str:
     """Laws, multipliers and their doubts; null for what is undefined or not finite.
 
     Parameters
@@ -30,6 +32,8 @@ def fits_json(found: Analysis, name: str) -> str:
         The study.
     name
         Its sweep or table.
+    tuning
+        The search of its values; None adds nothing.
     """
     content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -42,6 +46,8 @@ def fits_json(found: Analysis, name: str) -> str:
         if part.name not in _LEFT_OUT:
             content[part.name] = _refused(value) if part.name in _MAY_BE_REFUSED else _plain(value)
     content["asymptote_nats"] = content.pop("asymptote")
+    if tuning is not None:
+        content["tuning"] = tuning_json(tuning, found.baseline)
     return json.dumps(content, indent=2)
 
 

@@ -22,12 +22,15 @@ from analysis.fit.joint_profile import JointProfile, joint_profile
 from analysis.fit.noise import NoiseModel
 from analysis.fit.surface import GainTest, SurfaceFit, SurfacePoints, fit_surface, gain_test
 from analysis.laws import Floats
+from analysis.trunks import on_shared_trunks, trunk_note
 
 MIN_JOINT = 8
 """Cells below which no law of two variables is tried."""
 MIN_CURVE = 3
 """Sizes at one budget that make a curve."""
 SHAPE = ["n_layers", "d_model"]
+RATIOS = ["heads_per_layer", "width_per_layer"]
+"""Axes of a grid's ``depth_width`` as it declares them; whole layers and heads are only near."""
 JOINT_ARMS_MOST = 20
 """Arms in one joint law; more would make it slow and say nothing more."""
 
@@ -46,9 +49,9 @@ def joint_law(
     arms = list(dict.fromkeys(rows["arm"]))
     if len(arms) > JOINT_ARMS_MOST:
         return f"{len(arms)} arms: a joint law is tried for up to {JOINT_ARMS_MOST}"
-    cells = (
-        rows.groupby(["arm", "n_params", "tokens"], sort=False)["loss_nats"].mean().reset_index()
-    )
+    rows = rows.assign(shared=on_shared_trunks(rows))
+    by_cell = rows.groupby(["arm", "n_params", "tokens"], sort=False)
+    cells = by_cell.agg(loss_nats=("loss_nats", "mean"), shared=("shared", "any")).reset_index()
     if len(cells) < MIN_JOINT:
         return f"{len(cells)} cells: a law in N and D is tried from {MIN_JOINT}"
     points = JointPoints(
@@ -56,13 +59,30 @@ def joint_law(
         tokens=numbers(cells, "tokens"),
         loss_nats=numbers(cells, "loss_nats"),
         arms=[str(arm) for arm in cells["arm"]] if len(arms) > 1 else None,
+        clusters=_trunks(cells, 2 * len(arms) + 3),
     )
     notes = _left_out(len(used) - len(rows), "without N or D")
+    if points.clusters is None:
+        notes += trunk_note(rows)
     try:
         fit = fit_joint(points, exclusions=exclusions, level=level)
         return replace(fit, notes=(*fit.notes, *notes)), joint_profile(points)
     except FitRefused as refusal:
         return str(refusal)
+
+
+def _trunks(cells: pd.DataFrame, n_unknowns: int) -> list[str] | None:
+    """One label for the budgets of a trunk: an arm at a size; None where too few for an interval.
+
+    Seeds were averaged, so all trunks of an arm at a size count as one.
+    """
+    if not cells["shared"].any():
+        return None
+    names = [
+        f"{cell.arm} {cell.n_params}" + ("" if cell.shared else f" {cell.tokens}")
+        for cell in cells.itertuples()
+    ]
+    return names if len(set(names)) > n_unknowns + 1 else None
 
 
 def isoflop_curves(
@@ -106,14 +126,22 @@ def isoflop_curves(
     return found
 
 
+def shape_axes(used: pd.DataFrame) -> list[str]:
+    """Columns that a map of shapes is over: declared ratios where there are any."""
+    declared = set(RATIOS) <= set(used.columns) and used[RATIOS].notna().all(axis=1).any()
+    return RATIOS if declared else SHAPE
+
+
 def shape_surfaces(used: pd.DataFrame, *, level: float = 0.95) -> dict[str, SurfaceFit | str]:
     """Loss over depth and width per arm, at the budget that ran most often; {} without such."""
     found: dict[str, SurfaceFit | str] = {}
+    first, second = shape_axes(used)
     for arm, (shapes, notes) in _maps(used).items():
         points = SurfacePoints(
-            first=numbers(shapes, "n_layers"),
-            second=numbers(shapes, "d_model"),
+            first=numbers(shapes, first),
+            second=numbers(shapes, second),
             loss_nats=numbers(shapes, "loss_nats"),
+            names=(first, second),
         )
         try:
             fit = fit_surface(points, level=level)
@@ -125,7 +153,8 @@ def shape_surfaces(used: pd.DataFrame, *, level: float = 0.95) -> dict[str, Surf
 
 def shape_gains(used: pd.DataFrame, baseline: str, *, level: float = 0.95) -> dict[str, GainTest]:
     """Whether an arm gains the same at all shapes, where it and the baseline have a map."""
-    maps = {arm: shapes.set_index(SHAPE) for arm, (shapes, _) in _maps(used).items()}
+    axes = shape_axes(used)
+    maps = {arm: shapes.set_index(axes) for arm, (shapes, _) in _maps(used).items()}
     found = {}
     for arm in maps:
         if arm == baseline or baseline not in maps:
@@ -137,24 +166,25 @@ def shape_gains(used: pd.DataFrame, baseline: str, *, level: float = 0.95) -> di
 
 
 def _maps(used: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, tuple[str, ...]]]:
-    """By arm: mean loss by layers and width where these fill a map, and what is left out of it.
+    """By arm: mean loss over two axes of shape that fill a map, and what is left out of it.
 
     The map is of the budget that ran most often.
     """
-    if not set(SHAPE) <= set(used.columns):
+    axes = shape_axes(used)
+    if not set(axes) <= set(used.columns):
         return {}
-    rows = used.dropna(subset=[*SHAPE, "flops", "loss_nats"])
+    rows = used.dropna(subset=[*axes, "flops", "loss_nats"])
     found = {}
     for arm, own in rows.groupby("arm", sort=False):
         budget = _declared(own)
         here = own[budget == budget.mode().iloc[0]]
-        best = at_best_rate(here, SHAPE)
-        shapes = best.groupby(SHAPE)["loss_nats"].mean().reset_index()
+        best = at_best_rate(here, axes)
+        shapes = best.groupby(axes)["loss_nats"].mean().reset_index()
         notes = (
             *_left_out(len(own) - len(here), "at other budgets"),
             *_left_out(len(here) - len(best), "at another learning rate than the best"),
         )
-        if fills_a_map(shapes["n_layers"], shapes["d_model"]):
+        if fills_a_map(*(shapes[axis] for axis in axes)):
             found[str(arm)] = (shapes, notes)
     return found
 

@@ -19,7 +19,9 @@ ALLOWED = {
     "harness": {"harness", "recipes"},
     "analysis": {"analysis", "harness"},
 }
-ANALYSIS_MAY_USE = {"harness.records", "harness.paths", "harness.cost", "harness.errors"}
+ANALYSIS_MAY_USE = {
+    *("harness.records", "harness.paths", "harness.cost", "harness.errors", "harness.tuned")
+}
 TRAINING_LIBRARIES = {"torch", "lightning", "mlflow", "optuna"}
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80

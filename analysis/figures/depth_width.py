@@ -30,8 +30,15 @@ from analysis.figures.style import (
 )
 from analysis.fit.surface import SurfaceFit
 from analysis.laws import Floats
-from analysis.study_shapes import at_best_rate
+from analysis.study_shapes import at_best_rate, shape_axes
 
+AXIS_LABELS = {
+    "n_layers": "layers",
+    "d_model": "width",
+    "heads_per_layer": "heads per layer",
+    "width_per_layer": "width per layer",
+}
+"""What the axes of a map are called, by column."""
 _NUMBERS_MOST = 7
 """Columns beyond which a panel has no room for a number in every cell."""
 _OPTIMUM: dict[str, Any] = {"marker": "o", "ms": 14.0, "fillstyle": "none", "ls": ""}
@@ -78,18 +85,19 @@ class DepthWidthData:
 
 
 def shapes_of(used: pd.DataFrame) -> tuple[ShapeLoss, ...]:
-    """Mean loss by arm, layers and width of the runs that share the most common budget.
+    """Mean loss by arm and shape of the runs that share the most common budget.
 
     Budgets are compared as declared (``budget_kind``, ``budget_value``): a map over shapes means
     nothing across budgets. Of several learning rates at a shape the best one counts.
     """
-    rows = used[used["n_layers"].notna() & used["d_model"].notna()]
+    axes = shape_axes(used)
+    rows = used.dropna(subset=axes)
     budgets = ["budget_kind", "budget_value"]
     if len(rows) and set(budgets) <= set(rows):
         kind, value = rows.groupby(budgets).size().idxmax()
         rows = rows[(rows["budget_kind"] == kind) & (rows["budget_value"] == value)]
-    rows = at_best_rate(rows, ["arm", "n_layers", "d_model"])
-    means = rows.groupby(["arm", "n_layers", "d_model"], sort=False)["loss_nats"].mean()
+    rows = at_best_rate(rows, ["arm", *axes])
+    means = rows.groupby(["arm", *axes], sort=False)["loss_nats"].mean()
     return tuple(
         ShapeLoss(str(arm), float(depth), float(width), float(loss))
         for (arm, depth, width), loss in means.items()

@@ -145,8 +145,8 @@ def scientific(value: float, _: object = None) -> str:
     """``5e10``: a power of ten without sign or padding; plain below a hundred thousand."""
     if 1e-3 <= value < 1e5:
         return f"{value:g}"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+    mantissa, exponent = f"{value:.4e}".split("e")
+    return f"{mantissa.rstrip('0').removesuffix('.')}e{int(exponent)}"
 
 
 def counted(value: float, _: object = None) -> str:

@@ -13,6 +13,7 @@ import pandas as pd
 from analysis.collect import usable
 from analysis.figures.block_size import block_size_data, block_size_figure, block_size_hover
 from analysis.figures.depth_width import (
+    AXIS_LABELS,
     depth_width_data,
     depth_width_figure,
     depth_width_hover,
@@ -23,7 +24,7 @@ from analysis.page.drawn import Drawn
 from analysis.page.numerals import estimate_texts, first_of_a_kind
 from analysis.page.sweep_tables import column
 from analysis.study import Analysis
-from analysis.study_shapes import at_best_rate, fills_a_map
+from analysis.study_shapes import at_best_rate, fills_a_map, shape_axes
 
 _MAPS_MOST = 4
 """Arms with a map of their own; the others are in the tables."""
@@ -63,6 +64,7 @@ def depth_width_figures(found: Analysis) -> Iterator[Drawn]:
     if not {"n_layers", "d_model"} <= set(used.columns):
         return
     shapes = shapes_of(used)
+    depth, width = (AXIS_LABELS[name] for name in shape_axes(used))
     fits = {arm: fit for arm, fit in found.surfaces.items() if not isinstance(fit, str)}
     mapped = [
         arm
@@ -71,12 +73,14 @@ def depth_width_figures(found: Analysis) -> Iterator[Drawn]:
     ]
     arms = [arm for arm in mapped if arm != found.baseline and found.baseline in mapped]
     for i, arm in enumerate(arms[:_MAPS_MOST]):
-        data = depth_width_data(shapes, found.baseline, arm=arm, fits=fits)
+        data = depth_width_data(
+            shapes, found.baseline, arm=arm, fits=fits, depth_label=depth, width_label=width
+        )
         yield Drawn(
             "depth_width" if i == 0 else f"depth_width_{i + 1}",
             f"Depth against width, {arm}",
-            "Losses of baseline and arm over depth and width at one budget, and baseline minus "
-            "arm: positive is a gain. A best cell at the edge of the map is no optimum."
+            f"Losses of baseline and arm over {depth} and {width} at one budget, and baseline "
+            "minus arm: positive is a gain. A best cell at the edge of the map is no optimum."
             + _gain_sentence(found, arm),
             depth_width_figure(data),
             folded=i > 0,

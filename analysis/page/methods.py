@@ -12,16 +12,19 @@ from analysis.compare.types import Multiplier
 from analysis.fit.shared import SharedFit
 from analysis.page.facts import Facts, excluded_text, facts_of, libraries, software, span
 from analysis.page.numerals import estimate_texts, listed, percent
+from analysis.page.tuning_section import methods_sentence
 from analysis.page.wording import convention_sentence
 from analysis.study import Analysis
+from analysis.tuning.types import Tuning
 
 
-def methods_paragraph(found: Analysis) -> str:
+def methods_paragraph(found: Analysis, tuning: Tuning | None = None) -> str:
     """Say how the numbers of a study were made, in full sentences."""
     facts = facts_of(found)
     multipliers = found.comparisons.get(FLOPS.name, ())
     sentences = [
         *_design(found, facts),
+        methods_sentence(tuning) if tuning else "",
         *_law(found.laws[FLOPS.name]),
         *_comparison(multipliers, found),
         *_checks(found),

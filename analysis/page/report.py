@@ -23,9 +23,10 @@ from analysis.page.diagnostics_table import reads_table
 from analysis.page.drawn import Drawn
 from analysis.page.gallery import sweep_figures, sweep_styles
 from analysis.page.gallery_inside import diagnostics_figures
+from analysis.page.gallery_tuning import tuning_figures
 from analysis.page.layout import Section, anchored
 from analysis.page.methods import methods_paragraph
-from analysis.page.pictures import blocks_of, save_pictures
+from analysis.page.pictures import SavedPicture, blocks_of, save_pictures
 from analysis.page.run_card import run_card, save_card
 from analysis.page.sections import (
     comparison_section,
@@ -38,18 +39,26 @@ from analysis.page.sections import (
     study_tables,
 )
 from analysis.page.table import Table, save_tables
+from analysis.page.tuning_section import tuning_section, tuning_sentences
+from analysis.page.tuning_tables import tuning_tables
 from analysis.page.wording import (
     cannot_sentences,
     convention_sentence,
     counts_sentence,
     entropy_sentences,
     method_sentences,
+    shared_rate_sentences,
     statuses_text,
     study_headline,
     timing_sentences,
 )
 from analysis.study import Analysis, analyse
 from analysis.study_json import fits_json
+from analysis.trunks import trunk_sentences
+from analysis.tuning.evidence import tuning_of
+from analysis.tuning.read import read_search
+from analysis.tuning.types import Tuning
+from harness.errors import DataError
 from harness.paths import SweepPaths
 from harness.records import Manifest, read_manifest, write_text_atomically
 
@@ -59,6 +68,16 @@ _MAX_CSV_ROWS = 1_000_000
 
 MAX_RUNS_MEASURED = 2000
 """Runs beyond which diagnostics are read of one run per cell: reading all takes a minute."""
+
+
+def _refuse_trials(paths: SweepPaths, manifest: Manifest) -> None:
+    """Refuse a sweep of trials: they are told of in the report of the sweep they were for."""
+    if manifest.runs and all(run.role == "trial" for run in manifest.runs):
+        sweep = paths.root.name.removesuffix("-tuning")
+        raise DataError(
+            f"{paths.root}: holds the trials of a search, which enter no fit. They are part of: "
+            f"isoloss report {sweep}"
+        )
 
 
 @dataclass(frozen=True)
@@ -96,12 +115,27 @@ def report(
         The sweep was never run.
     FitRefused
         The pinned E lies at or above a loss.
+    DataError
+        The sweep holds the trials of a search, which enter no fit.
     """
     manifest = read_manifest(paths)
-    found = analyse(collect(paths), manifest.baseline, asymptote, extrapolate_to=extrapolate_to)
-    write_table(found.runs, paths)
-    inside = _inside(found, paths)
-    return _write(_Study(name=manifest.sweep, found=found, manifest=manifest, inside=inside), paths)
+    _refuse_trials(paths, manifest)
+    runs = collect(paths)
+    found = analyse(runs, manifest.baseline, asymptote, extrapolate_to=extrapolate_to)
+    write_table(runs, paths)
+    search = read_search(paths, manifest, runs)
+    tuning = None
+    if search is not None:
+        tuning = tuning_of(search, runs, manifest.baseline, asymptote=asymptote)
+    study = _Study(
+        name=manifest.sweep,
+        found=found,
+        manifest=manifest,
+        inside=_inside(found, paths),
+        runs=runs,
+        tuning=tuning,
+    )
+    return _write(study, paths)
 
 
 def report_table(
@@ -164,6 +198,9 @@ class _Study:
     notes: tuple[str, ...] = ()
     """What is to be said of a foreign table."""
     laws: Mapping[str, LawFit] = field(default_factory=dict)
+    runs: pd.DataFrame | None = None
+    """All runs to list, those for comparisons of their own too; None: those of the study."""
+    tuning: Tuning | None = None
 
 
 def _inside(found: Analysis, paths: SweepPaths) -> _Inside:
@@ -204,23 +241,25 @@ def _save_measurements(frame: pd.DataFrame, folder: Path) -> None:
 
 def _write(study: _Study, paths: SweepPaths) -> ReportResult:
     found = study.found
-    write_text_atomically(paths.fits, fits_json(found, study.name) + "\n")
-    tables = study_tables(found)
+    write_text_atomically(paths.fits, fits_json(found, study.name, study.tuning) + "\n")
+    tables = study_tables(found, study.runs)
     save_tables(tables.filled(), paths.tables)
-    card = run_card(found, study.name, study.manifest)
+    card = run_card(found, study.name, study.manifest, study.tuning)
     save_card(card, paths.tables)
     drawn = save_pictures(sweep_figures(found), paths.figures)
+    searched, tuning = _tuning(study, paths)
     within = save_pictures(study.inside.figures, paths.figures)
     cannot = cannot_sentences(found)
     if study.manifest and not within:
         cannot = (*cannot, "Diagnostics: no usable run has any.")
     sections = (
         comparison_section(found, tables),
+        tuning,
         figures_section(blocks_of(drawn), blocks_of(drawn, folded=True)),
         laws_section(found, tables, study.laws),
         inside_section(blocks_of(within), blocks_of(within, folded=True), study.inside.reads),
-        methods_section(methods_paragraph(found), card),
-        runs_section(found, tables, counts_sentence(found.runs)),
+        methods_section(methods_paragraph(found, study.tuning), card),
+        runs_section(found, tables, _counts(study)),
         provenance_section(found, study.manifest, study.notes),
     )
     write_text_atomically(paths.report, _page(study, [s for s in sections if s], cannot))
@@ -232,8 +271,30 @@ def _write(study: _Study, paths: SweepPaths) -> ReportResult:
         n_runs=len(found.runs),
         headline=study_headline(found),
         cannot=cannot,
-        figures=tuple(picture.svg for picture in (*drawn, *within)),
+        figures=tuple(picture.svg for picture in (*drawn, *searched, *within)),
     )
+
+
+def _tuning(study: _Study, paths: SweepPaths) -> tuple[list[SavedPicture], Section | None]:
+    """Write the tables and figures of the search; its section of the page."""
+    if study.tuning is None:
+        return [], None
+    found = study.found
+    tables = tuning_tables(study.tuning)
+    save_tables(tables, paths.tables)
+    drawn = tuning_figures(study.tuning, found.baseline, sweep_styles(found), found.flop_convention)
+    saved = save_pictures(drawn, paths.figures)
+    return saved, tuning_section(
+        study.tuning, tables, blocks_of(saved), blocks_of(saved, folded=True)
+    )
+
+
+def _counts(study: _Study) -> str:
+    """Runs used, and those besides that only the comparison at equal values uses."""
+    said = counts_sentence(study.found.runs)
+    n = 0 if study.runs is None else len(study.runs) - len(study.found.runs)
+    more = f" {n} more at the baseline's values, for the comparison with own best ones only."
+    return said + more * (n > 0)
 
 
 def _page(study: _Study, sections: Sequence[Section], cannot: Sequence[str]) -> str:
@@ -241,6 +302,8 @@ def _page(study: _Study, sections: Sequence[Section], cannot: Sequence[str]) -> 
     entropies = study.manifest.unigram_entropy_nats if study.manifest else {}
     sentences = [
         *method_sentences(found.comparisons.get(FLOPS.name, ()), found.asymptote),
+        *(tuning_sentences(study.tuning) if study.tuning else shared_rate_sentences(found)),
+        *trunk_sentences(found.runs, usable(found.runs)),
         *timing_sentences(usable(found.runs)),
         convention_sentence(found.flop_convention),
         *entropy_sentences(found.runs, entropies),
@@ -248,7 +311,7 @@ def _page(study: _Study, sections: Sequence[Section], cannot: Sequence[str]) -> 
     return _template().render(
         name=study.name,
         headline=study_headline(found),
-        counts=counts_sentence(found.runs),
+        counts=_counts(study),
         statuses=statuses_text(found.runs),
         method=sentences,
         cannot=cannot,

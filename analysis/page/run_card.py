@@ -30,7 +30,9 @@ from analysis.page.facts import (
 )
 from analysis.page.numerals import estimate_texts, listed, percent
 from analysis.page.sweep_tables import column
+from analysis.page.tuning_section import tuned_for
 from analysis.study import Analysis
+from analysis.tuning.types import Tuning
 from harness.records import Manifest, write_text_atomically
 
 NOT_RECORDED = "not recorded"
@@ -75,7 +77,12 @@ class RunCard:
         return sum(len(part.entries) for part in self.parts)
 
 
-def run_card(found: Analysis, study: str, manifest: Manifest | None = None) -> RunCard:
+def run_card(
+    found: Analysis,
+    study: str,
+    manifest: Manifest | None = None,
+    tuning: Tuning | None = None,
+) -> RunCard:
     """Fill the card of a study.
 
     Parameters
@@ -86,13 +93,15 @@ def run_card(found: Analysis, study: str, manifest: Manifest | None = None) -> R
         Name of the sweep or of the table.
     manifest
         The plan, where the runs are ours.
+    tuning
+        The search of their values, where there was one.
     """
     facts = facts_of(found)
     parts = (
         ("Form", _form(found)),
-        ("Training setup", _setup(found, facts, manifest)),
+        ("Training setup", _setup(found, facts, manifest, tuning)),
         ("Data extraction", _extraction(found, facts)),
-        ("Fit algorithm", _algorithm(found)),
+        ("Fit algorithm", _algorithm(found, tuning)),
     )
     return RunCard(
         study,
@@ -161,7 +170,9 @@ def _further(found: Analysis) -> Iterator[str]:
         yield "isoFLOP minima by parabola, cubic and Akima interpolation"
 
 
-def _setup(found: Analysis, facts: Facts, manifest: Manifest | None) -> Entries:
+def _setup(
+    found: Analysis, facts: Facts, manifest: Manifest | None, tuning: Tuning | None
+) -> Entries:
     runs = found.runs
     arms = listed([found.baseline, *facts.arms], most=12) if facts.n_used else ""
     yield "Arms", f"{arms} (baseline {found.baseline})" if arms else ""
@@ -182,7 +193,7 @@ def _setup(found: Analysis, facts: Facts, manifest: Manifest | None) -> Entries:
     yield "Learning rate", _rates(runs)
     yield "Schedule", _said(runs, "schedule")
     yield "Batch", _unit(_said(runs, "batch_tokens"), "tokens")
-    yield "Hyperparameters tuned for", _tuning(manifest)
+    yield "Hyperparameters tuned for", tuned_for(tuning) if tuning else _tuning(manifest)
     yield "Context", _unit(_said(runs, "seq_len"), "tokens")
     yield "Vocabulary", _unit(_said(runs, "vocab_size"), "tokens")
     yield "Precision", _said(runs, "precision")
@@ -200,7 +211,7 @@ def _extraction(found: Analysis, facts: Facts) -> Entries:
     yield "Points fitted", _points(found)
 
 
-def _algorithm(found: Analysis) -> Entries:
+def _algorithm(found: Analysis, tuning: Tuning | None) -> Entries:
     law = found.laws[FLOPS.name]
     fitted = None if isinstance(law, str) else law
     known = [m for m in found.comparisons.get(FLOPS.name, ()) if m.ratio.estimate is not None]
@@ -220,7 +231,8 @@ def _algorithm(found: Analysis) -> Entries:
     yield "Seed noise", f"{sd} nats" if sd else ""
     slopes = found.slopes
     yield "Test of a shared exponent", "" if isinstance(slopes, str) else slopes.text
-    yield "Doubts", "; ".join(fitted.notes) or "none" if fitted else ""
+    doubts = [*(fitted.notes if fitted else ()), *(tuning.doubts if tuning else ())]
+    yield "Doubts", "; ".join(doubts) or "none" if fitted else ""
     yield "Data identity (sha256)", fitted.data_sha256 if fitted else ""
     yield "Software", f"{software()} ({libraries()})"
 

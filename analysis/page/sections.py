@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pandas as pd
+
 from analysis.cells import CURRENCIES, FLOPS
 from analysis.collect import usable
 from analysis.compare.pairwise import pairwise_sentence
@@ -65,8 +67,16 @@ class StudyTables:
         return [*always, *(table for table in others if table.raw)]
 
 
-def study_tables(found: Analysis) -> StudyTables:
-    """Tabulate a study."""
+def study_tables(found: Analysis, runs: pd.DataFrame | None = None) -> StudyTables:
+    """Tabulate a study.
+
+    Parameters
+    ----------
+    found
+        The study.
+    runs
+        All runs to list, where these are more than the study is about.
+    """
     sizes = _few_sizes(sizes_of(found.runs))
     multipliers = found.comparisons.get(FLOPS.name, ())
     return StudyTables(
@@ -80,7 +90,7 @@ def study_tables(found: Analysis) -> StudyTables:
         sensitivity=sensitivity_table(found.sensitivity),
         isoflop=isoflop_table(found.isoflop),
         efficiency=rescaled_table(found.rescaled),
-        runs=runs_table(found.runs),
+        runs=runs_table(found.runs if runs is None else runs),
         exclusions=exclusions_table(found.runs),
     )
 

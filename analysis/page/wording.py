@@ -196,6 +196,18 @@ def timing_sentences(used: pd.DataFrame) -> list[str]:
     return sentences
 
 
+def shared_rate_sentences(found: Analysis) -> list[str]:
+    """Say that all arms were trained at one learning rate, none searched for an arm."""
+    used = usable(found.runs)
+    rates = column(used, "lr").astype(float)
+    if used["arm"].nunique() < 2 or rates.isna().any() or rates.nunique() != 1:
+        return []
+    return [
+        f"All arms share one learning rate, {rates.iloc[0]:g}: none was searched for an arm, so a "
+        "difference may be one of tuning."
+    ]
+
+
 def law_sentence(law: SharedFit | str) -> str:
     """What the lines of the loss figure are, or why there are none."""
     if isinstance(law, str):

@@ -162,7 +162,7 @@ def test_a_rate_at_the_edge_is_told_from_a_bracketed_one() -> None:
     assert [b.arm for b in data.brackets] == ["standard", "full"]
     standard, full = data.brackets
     assert standard.interior
-    assert standard.lr[standard.best] == 2e-3
+    assert standard.values[standard.best] == 2e-3
     assert standard.loss == pytest.approx((2.0, 1.9, 1.95))
     assert not full.interior
     assert full.n_seeds == (2, 2, 2)
