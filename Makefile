@@ -2,7 +2,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Test files that run at once, each in a process of one thread; those that need Slurm mostly wait.
-JOBS ?= 3
+JOBS ?= 4
 GRID ?= recipes/grids/quickstart.yaml
 PIP_FLAGS := --quiet --disable-pip-version-check -c constraints.txt
 # The first of these that is Python 3.11 to 3.13.

@@ -23,9 +23,23 @@ from recipes.base import Shape, get
 PlanRun = Callable[..., PlannedRun]
 
 
+LONGEST = (
+    "slurm/test_sweep_under_faults.py",
+    "slurm/test_random_kills.py",
+    "slurm/test_reconciliation.py",
+    "harness/test_local.py",
+)
+"""Minutes each. Those on Slurm mostly wait, so not all of the first files may be such."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first, so that none of them is left alone at the end."""
-    items.sort(key=lambda item: "/slurm/" not in item.nodeid)
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> tuple[int, bool]:
+    file = item.nodeid.partition("::")[0].removeprefix("tests/")
+    return LONGEST.index(file) if file in LONGEST else len(LONGEST), "slurm/" not in file
 
 
 @pytest.fixture(autouse=True, scope="session")

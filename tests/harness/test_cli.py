@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import isoloss
+
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "recipes" / "grids" / "quickstart.yaml"
 COMMANDS = (
@@ -17,11 +19,6 @@ COMMANDS = (
     *("show", "diff", "failures", "cancel", "fit", "export", "simulate"),
     *("prepare", "schema", "doctor", "new-recipe", "bench"),
 )
-
-
-def isoloss(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

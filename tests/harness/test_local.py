@@ -18,6 +18,7 @@ import pytest
 from harness.job import read_job, write_job
 from harness.paths import RunPaths, SweepPaths
 from harness.records import RunRecord, read_jsonl, read_manifest, read_record
+from tests.command_line import isoloss
 
 GRID = """
 sweep: kills
@@ -33,12 +34,8 @@ mlflow: {mode: MODE}
 """
 
 
-def isoloss(*arguments: str | Path) -> list[str]:
+def command_of(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "harness.cli", *map(str, arguments)]
-
-
-def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(isoloss(*arguments), capture_output=True, text=True, timeout=240)
 
 
 def write_grid(folder: Path, text: str = GRID, mode: str = "off") -> Path:
@@ -91,7 +88,7 @@ def losses(paths: RunPaths) -> list[tuple[int, float]]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> SweepPaths:
     """The sweep, run once without any disturbance."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = call("run", write_grid(folder), "--results", folder / "results", "--workers", "2")
+    done = isoloss("run", write_grid(folder), "--results", folder / "results", "--workers", "2")
     assert done.returncode == 0, done.stderr + done.stdout
     return sweep_in(folder)
 
@@ -99,10 +96,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> SweepPaths:
 @pytest.mark.slow
 def test_killed_workers_lose_nothing(undisturbed: SweepPaths, tmp_path: Path) -> None:
     grid, sweep = write_grid(tmp_path, mode="direct"), sweep_in(tmp_path)
-    command = isoloss("run", grid, "--results", tmp_path / "results", "--workers", "2")
+    command = command_of("run", grid, "--results", tmp_path / "results", "--workers", "2")
     chance, kills = random.Random(7), 0
     while kills < 3:
-        assert call("retry", grid, "--results", tmp_path / "results").returncode in (0, 2)
+        assert isoloss("retry", grid, "--results", tmp_path / "results").returncode in (0, 2)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
             while kills < 3 and run.poll() is None:
                 time.sleep(chance.uniform(0.1, 1.5))
@@ -113,8 +110,8 @@ def test_killed_workers_lose_nothing(undisturbed: SweepPaths, tmp_path: Path) ->
         if all(paths.record.exists() for paths in run_paths(sweep)):
             break
     assert kills == 3
-    call("retry", grid, "--results", tmp_path / "results")
-    last = call("run", grid, "--results", tmp_path / "results", "--workers", "2")
+    isoloss("retry", grid, "--results", tmp_path / "results")
+    last = isoloss("run", grid, "--results", tmp_path / "results", "--workers", "2")
     assert last.returncode == 0, last.stdout + last.stderr
     assert_same_results(sweep, undisturbed)
     assert_mirrored_once(sweep)
@@ -148,7 +145,7 @@ def assert_same_results(sweep: SweepPaths, undisturbed: SweepPaths) -> None:
 @pytest.mark.slow
 def test_ctrl_c_leaves_everything_resumable(undisturbed: SweepPaths, tmp_path: Path) -> None:
     grid, sweep = write_grid(tmp_path), sweep_in(tmp_path)
-    command = isoloss("run", grid, "--results", tmp_path / "results", "--workers", "2")
+    command = command_of("run", grid, "--results", tmp_path / "results", "--workers", "2")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
         wait_for(lambda: any(sweep.root.glob("runs/*/metrics.jsonl")))
         run.send_signal(signal.SIGINT)
@@ -157,7 +154,7 @@ def test_ctrl_c_leaves_everything_resumable(undisturbed: SweepPaths, tmp_path: P
     assert "every unfinished run is saved" in output
     assert not live_workers(sweep)
     assert list(sweep.root.glob("runs/*/checkpoints/step-*.ckpt"))
-    again = call("run", grid, "--results", tmp_path / "results", "--workers", "2")
+    again = isoloss("run", grid, "--results", tmp_path / "results", "--workers", "2")
     assert "to resume" in again.stdout
     assert again.returncode == 0
     assert_same_results(sweep, undisturbed)
@@ -174,7 +171,7 @@ def wait_for(condition: object, seconds: float = 60.0) -> None:
 @pytest.mark.slow
 def test_two_runs_in_parallel_do_nothing_twice(undisturbed: SweepPaths, tmp_path: Path) -> None:
     grid, sweep = write_grid(tmp_path), sweep_in(tmp_path)
-    command = isoloss("run", grid, "--results", tmp_path / "results", "--workers", "1")
+    command = command_of("run", grid, "--results", tmp_path / "results", "--workers", "1")
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE) as first,
         subprocess.Popen(command, stdout=subprocess.PIPE) as second,
@@ -189,7 +186,7 @@ def test_two_runs_in_parallel_do_nothing_twice(undisturbed: SweepPaths, tmp_path
 def test_relaunch_skips_finished_runs(undisturbed: SweepPaths) -> None:
     before = {paths.run_id: paths.record.stat().st_mtime_ns for paths in run_paths(undisturbed)}
     results = undisturbed.root.parent
-    again = call("run", results.parent / "grid.yaml", "--results", results)
+    again = isoloss("run", results.parent / "grid.yaml", "--results", results)
     assert again.returncode == 0
     assert "4 done" in again.stdout
     after = {paths.run_id: paths.record.stat().st_mtime_ns for paths in run_paths(undisturbed)}
@@ -199,7 +196,7 @@ def test_relaunch_skips_finished_runs(undisturbed: SweepPaths) -> None:
 @pytest.mark.slow
 def test_status_tells_the_same_from_files_alone(undisturbed: SweepPaths) -> None:
     results = undisturbed.root.parent
-    told = call("status", "kills", "--results", results, "--json")
+    told = isoloss("status", "kills", "--results", results, "--json")
     states = json.loads(told.stdout)
     assert [state["status"] for state in states] == ["done"] * 4
     assert all(
@@ -212,23 +209,23 @@ def test_a_run_that_raises_is_failed_and_retry_runs_it_again(tmp_path: Path) -> 
     text = GRID.replace("seeds: [0, 1]", "seeds: [0]").replace("tokens: 81920", "tokens: 2560")
     grid, sweep = write_grid(tmp_path, text), sweep_in(tmp_path)
     options = ("--results", tmp_path / "results", "--workers", "1")
-    assert call("run", grid, *options, "--limit", "1").returncode == 1
+    assert isoloss("run", grid, *options, "--limit", "1").returncode == 1
     victim = next(paths for paths in run_paths(sweep) if not paths.record.exists())
     victim.checkpoints.mkdir(parents=True)
     other = next(paths for paths in run_paths(sweep) if paths.record.exists())
     stolen = next(other.checkpoints.glob("*.ckpt"))
     (victim.checkpoints / stolen.name).write_bytes(stolen.read_bytes())
-    failed = call("run", grid, *options)
+    failed = isoloss("run", grid, *options)
     assert failed.returncode == 1
     assert "CheckpointError" in failed.stdout
     assert "1 done, 1 failed" in failed.stdout
-    log = call("logs", grid, victim.run_id[:6], "--results", tmp_path / "results")
+    log = isoloss("logs", grid, victim.run_id[:6], "--results", tmp_path / "results")
     assert "Traceback" in log.stdout
-    unchanged = call("run", grid, *options)
+    unchanged = isoloss("run", grid, *options)
     assert "1 failed (isoloss retry" in unchanged.stdout
     (victim.checkpoints / stolen.name).unlink()
-    assert call("retry", grid, "--results", tmp_path / "results").returncode == 0
-    assert call("run", grid, *options).returncode == 0
+    assert isoloss("retry", grid, "--results", tmp_path / "results").returncode == 0
+    assert isoloss("run", grid, *options).returncode == 0
     assert records(sweep)[victim.run_id].attempts == 2
 
 
@@ -252,7 +249,7 @@ def test_workers_that_cannot_start_are_reported_with_their_last_words(tmp_path: 
     (tmp_path / "broken" / "lightning").mkdir(parents=True)
     (tmp_path / "broken" / "lightning" / "__init__.py").write_text("raise OSError('no such disk')")
     done = subprocess.run(
-        isoloss("run", write_grid(tmp_path), "--results", tmp_path / "results"),
+        command_of("run", write_grid(tmp_path), "--results", tmp_path / "results"),
         capture_output=True,
         text=True,
         timeout=240,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from functools import cache
 from itertools import product
@@ -13,6 +14,8 @@ import pytest
 from harness.grid import Grid, load_grid
 from harness.plan import Plan
 from harness.plan import plan as make_plan
+from harness.tuned import read_tuned
+from harness.tuning.apply import apply_tuned
 from harness.yaml12 import read_yaml
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "grids"
@@ -40,14 +43,27 @@ PUBLISHED_ROWS: list[tuple[Arm, float]] = [
 """Ablations of arXiv 2603.15031 (16 layers, 436M active parameters): setting, validation loss."""
 
 
-@cache
-def load(name: str) -> Grid:
-    return load_grid(FOLDER / f"{name}.yaml")
+SCALES = [
+    *((name, "tiny") for name in NAMES if name != "quickstart"),
+    *((name, "cluster") for name in NAMES if name != "quickstart"),
+    ("quickstart", None),
+]
+LARGE_CORPUS = ("data.corpus=sotu", "train.eval_tokens=32768")
+"""In place of the corpus that users of the cluster profiles prepare themselves."""
 
 
 @cache
-def priced(name: str) -> Plan:
-    return make_plan(load(name))
+def load(name: str, profile: str | None = None) -> Grid:
+    return load_grid(
+        FOLDER / f"{name}.yaml",
+        LARGE_CORPUS if profile == "cluster" else (),
+        profiles=(profile,) if profile else (),
+    )
+
+
+@cache
+def priced(name: str, profile: str | None = None) -> Plan:
+    return make_plan(load(name, profile))
 
 
 def header(name: str) -> dict[str, str]:
@@ -58,31 +74,62 @@ def header(name: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+def cost_said(name: str, profile: str | None) -> tuple[int, float]:
+    """Runs and FLOPs that the header states for a profile."""
+    tiny, _, cluster = header(name)["Cost"].partition("cluster (--profile cluster):")
+    found = re.search(
+        r"(\d+) runs\b.*?([\d.]+e\d+) FLOPs", cluster if profile == "cluster" else tiny
+    )
+    assert found is not None
+    return int(found[1]), float(found[2])
+
+
 def arms(name: str) -> list[Arm]:
     """Every arm once, in the order of the grid."""
     residuals = {run.arm: run.config.residual for run in load(name).runs}
     return [(residual.name, residual.options) for residual in residuals.values()]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_it_plans_without_a_remark_within_its_limits(name: str) -> None:
-    grid = load(name)
-    assert priced(name).notices == ()
-    assert grid.sweep == name.replace("_", "-")
+@pytest.mark.parametrize(("name", "profile"), SCALES)
+def test_it_plans_without_a_remark_within_its_limits(name: str, profile: str | None) -> None:
+    grid = load(name, profile)
+    small = [n for n in priced(name, profile).notices if "reads its corpus" not in n]
+    # One size is what the map of shapes and the paper's own ablation ask for.
+    expected = 1 if (name, profile) == ("attnres_ablations", "cluster") else 0
+    assert len(small) == expected
+    assert len(priced(name, profile).notices) == expected + (profile == "cluster")
+    suffix = "-cluster" if profile == "cluster" else ""
+    assert grid.sweep == name.replace("_", "-") + suffix
     if name != "quickstart":
-        assert grid.limits.runs == len(grid.runs)
+        others = sum(run.arm != grid.baseline for run in grid.runs)  # at the baseline's values, too
+        assert grid.limits.runs == len(grid.runs) + others * (grid.tune is not None)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_header_says_what_it_asks_how_to_run_it_and_what_that_costs(name: str) -> None:
+def test_its_first_profile_is_the_small_one(name: str) -> None:
+    assert [run.run_id for run in load(name).runs] == [
+        run.run_id for run in load(name, None if name == "quickstart" else "tiny").runs
+    ]
+
+
+@pytest.mark.parametrize(("name", "profile"), [s for s in SCALES if s[1] == "cluster"])
+def test_the_cluster_profile_is_at_the_papers_scale(name: str, profile: str) -> None:
+    sizes = {run.cost.n_params_non_embedding / 1e6 for run in priced(name, profile).runs}
+    assert min(sizes) > 0.97 * 194
+    assert max(sizes) < 1.05 * 528
+
+
+@pytest.mark.parametrize(("name", "profile"), SCALES)
+def test_its_header_says_what_it_asks_how_to_run_it_and_what_that_costs(
+    name: str, profile: str | None
+) -> None:
     said = header(name)
     assert list(said) == ["Asks", "Command", "Cost", "Finding"]
     assert said["Command"].startswith(f"isoloss run recipes/grids/{name}.yaml")
-    n_runs, flops = re.findall(r"^(\d+) runs, ([\d.e]+) FLOPs; .* minutes on 2 CPU", said["Cost"])[
-        0
-    ]
-    assert int(n_runs) == len(load(name).runs)
-    assert float(flops) == pytest.approx(priced(name).flops, rel=0.02)
+    n_runs, flops = cost_said(name, profile)
+    assert n_runs == len(load(name, profile).runs)
+    assert flops == pytest.approx(priced(name, profile).flops, rel=0.02)
+    assert re.search(r" minutes on 2 CPU cores", said["Cost"])
 
 
 def test_every_ablation_of_the_attention_residuals_paper_is_one_line_with_its_loss() -> None:
@@ -130,3 +177,14 @@ def test_the_released_arm_has_the_blocks_of_the_factorial() -> None:
         if run.config.residual.options.get("source") == "block_sum"
     }
     assert ends == {(4, 8, 12, 16)}
+
+
+def test_the_published_ladder_is_the_shipped_grid_at_its_published_values() -> None:
+    published = FOLDER.parents[1] / "results" / "published" / "isoloss_ladder"
+    shipped = (FOLDER / "isoloss_ladder.yaml").read_text(encoding="utf-8")
+    assert (published / "grid.yaml").read_text(encoding="utf-8") == shipped
+    tuned = read_tuned(published / "tuned.yaml")
+    assert tuned is not None
+    planned = {run.run_id for run in apply_tuned(load("isoloss_ladder"), tuned).runs}
+    with (published / "tables" / "runs.csv").open(encoding="utf-8") as stream:
+        assert planned == {row["run_id"] for row in csv.DictReader(stream)}

@@ -17,6 +17,7 @@ from harness.holder import is_gone, read_holder
 from harness.lease import HOLDER, terms_of
 from harness.paths import RunPaths, SweepPaths
 from harness.records import RunRecord, read_jsonl, read_manifest, read_record
+from tests.command_line import isoloss
 from tests.slurm.cluster import Cluster
 
 PATIENCE_S = 240.0
@@ -47,8 +48,7 @@ class Sweep:
 
     def call(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one command to its end."""
-        command = self.command(verb, *arguments)
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        return isoloss(*self.command(verb, *arguments)[3:], timeout_s=PATIENCE_S)
 
     def submit(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`isoloss run --on slurm`, which must succeed."""

@@ -189,25 +189,6 @@ def test_a_cancelled_run_at_work_saves_before_it_stops(slurm: Cluster, tmp_path:
     assert list(run.checkpoints.glob("step-*.ckpt"))
 
 
-def test_follow_tops_up_waves_and_gives_up_on_jobs_that_never_begin(
-    slurm: Cluster, tmp_path: Path
-) -> None:
-    broken = sweep_of(
-        tmp_path / "broken", seeds="[0]", slurm="setup: [echo no such module, exit 3]"
-    )
-    quick = "import sys, harness.cli_run as r, harness.cli as c; r.FOLLOW_S = 1.0; c.main()"
-    command = [sys.executable, "-c", quick, *broken.command("run", "--on", "slurm", "--follow")[3:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 1
-    assert "submitted 3 times and never began" in done.stdout
-    assert "no such module" in broken.call("logs", broken.runs()[0].run_id).stdout
-    waves = sweep_of(tmp_path / "waves", seeds="[0, 1]", slurm="max_queued: 1")
-    command = [sys.executable, "-c", quick, *waves.command("run", "--on", "slurm", "--follow")[3:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stdout
-    assert len(waves.records()) == 2
-
-
 def test_plan_says_whether_the_block_fits_and_a_dry_run_only_writes_scripts(
     slurm: Cluster, tmp_path: Path
 ) -> None:
