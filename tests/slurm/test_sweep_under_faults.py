@@ -38,7 +38,7 @@ base:
   residual: standard
   model: {n_layers: 2, d_model: 32, head_dim: 16}
   data: {corpus: sotu, seq_len: 32}
-  train: {budget: {tokens: 51200}, batch_tokens: 256, eval_tokens: 1024}
+  train: {budget: {tokens: 102400}, batch_tokens: 256, eval_tokens: 1024}
 axes: {residual: [standard, {name: block, block_size: 2}]}
 seeds: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
 execution: {checkpoint_every_s: 0.3, n_evals: 2, n_diagnostics: 1, log_every: 5}
