@@ -78,7 +78,7 @@ class Tune(Strict):
     Optuna's samplers."""
     trials: PositiveInt = 12
     """Finished trials per arm and size, in all; bracket: at most."""
-    refine: int = Field(default=1, ge=0, le=4)
+    refine: int = Field(default=2, ge=0, le=4)
     """bracket: how often the step is halved around the best value, two trials each time."""
     sizes: PositiveInt | None = None
     """Search at so many of the cheapest sizes and transfer to the others; default: search all."""
