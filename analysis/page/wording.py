@@ -256,6 +256,9 @@ def _point(multiplier: Multiplier) -> str:
 
 
 def _named(multiplier: Multiplier) -> str:
+    ratio = multiplier.ratio
+    if ratio.low is None or ratio.high is None:
+        return f"{multiplier.arm} (no interval)"
     return f"{multiplier.arm} {ratio_text(multiplier)}"
 
 
