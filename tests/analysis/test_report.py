@@ -5,10 +5,12 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from analysis.cells import FLOPS
 from analysis.collect import collect
 from analysis.diagnostics import Chosen, Measurement, choose, read_all
 from analysis.figures import style
@@ -20,7 +22,7 @@ from analysis.page.gallery import sweep_figures
 from analysis.page.gallery_inside import diagnostics_figures
 from analysis.page.pictures import save_pictures
 from analysis.page.report import ReportResult, report, report_table
-from analysis.page.wording import cannot_sentences, study_headline
+from analysis.page.wording import cannot_sentences, headline, study_headline
 from analysis.study import analyse
 from harness.cost import FLOP_CONVENTION
 from harness.paths import SweepPaths
@@ -233,6 +235,15 @@ def test_sweep_with_one_size_done_says_what_is_missing(tmp_path: Path) -> None:
     )
     assert any(line.startswith("Multiplier of full") for line in cannot_sentences(found))
     assert "loss_compute" in {drawn.name for drawn in sweep_figures(found)}
+
+
+def test_headline_names_an_arm_without_an_interval_and_prints_no_number(tmp_path: Path) -> None:
+    world = World(multipliers=TWO_ARMS, diagnostics="none")
+    found = analyse(collect(build_sweep(tmp_path, world)), "standard").comparisons[FLOPS.name][0]
+    unbounded = replace(found.ratio, estimate=0.00916, low=None, high=None, reason="unbounded")
+    said = headline([replace(found, ratio=unbounded, verdict="no difference found")], "standard")
+    assert f"for {found.arm} (no interval)" in said
+    assert "0.009" not in said
 
 
 def test_sweep_whose_baseline_failed_says_so_and_compares_nothing(tmp_path: Path) -> None:
