@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 from optuna.trial import FrozenTrial
 
+from harness.lease import fs_now, look
 from harness.paths import RunPaths
 from harness.records import read_record
 from harness.slurm.submissions import read_submissions
@@ -59,7 +59,8 @@ def test_a_search_survives_its_controller_and_a_killed_worker(
     again = [run_id for run_id in submitted(bench) if submitted(bench).count(run_id) > 1]
     assert len(set(again)) <= 2, "only the killed job's runs are submitted again"
     assert read_tuned(bench.sweep.tuned) is not None
-    assert os.listdir(bench.trials.root / "search")
+    terms = bench.trials.root / "search"
+    assert not look(terms, fs_now(terms)).taken, "a finished search is still owned"
 
 
 def submitted(bench: Bench) -> list[str]:
