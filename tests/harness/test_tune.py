@@ -268,6 +268,20 @@ def test_a_trial_stopped_early_says_what_when_and_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_successive_halving_stops_the_worst_and_says_among_how_many(tmp_path: Path) -> None:
+    search = "{train.lr: [1e-2, 2e-2, 4e-2, 1e-7]}"
+    stop = "stop: {pruner: asha, min_trials: 3, warmup_evals: 1}"
+    bench = Bench(tmp_path, grid_text(search, f"trials: 4, {stop}"))
+    assert bench.search(Trained, parallel=1)[0] is not None
+    assert bench.states() == ["COMPLETE"] * 3 + ["PRUNED"]
+    (stopped,) = [r for r in bench.records().values() if r.status == "cancelled"]
+    assert stopped.lr == 1e-7
+    assert stopped.excluded_because is not None
+    assert stopped.excluded_because.startswith("stopped early at step 10 of 20: loss ")
+    assert "not among the best 1 of 4 trials" in stopped.excluded_because
+
+
+@pytest.mark.slow
 def test_four_workers_and_the_controller_killed_at_random_end_with_the_declared_trials(
     tmp_path: Path,
 ) -> None:
