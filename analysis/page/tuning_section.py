@@ -119,7 +119,7 @@ def methods_sentence(tuning: Tuning) -> str:
     if transferred:
         carried = (
             f"; {transferred} of {len(tuning.cells)} values were carried to other sizes by a "
-            "power law per arm"
+            "power law per arm, flat where the searched sizes show no trend"
         )
     return (
         f"Hyperparameters ({listed(list(tuning.tuned.searched))}) were tuned for each arm and size "
