@@ -23,10 +23,12 @@ from harness.diagnostics import measure
 from harness.distributed import Ranks, release
 from harness.errors import LeaseLost
 from harness.lean_lightning import Callback, LightningModule, Trainer
-from harness.module import LanguageModel, next_token_loss
+from harness.module import LanguageModel, inputs_and_labels, loss_and_hits, token_loss
 from harness.paths import RunPaths
+from harness.probing import Measure
 from harness.records import append_jsonl
 from harness.stop import Stop
+from harness.tasks import IGNORED
 
 Outputs = Tensor | Mapping[str, Any] | None
 
@@ -41,8 +43,8 @@ class Progress:
     steps: int
     batch_tokens: int
     flops_per_token: int
-    nats_to_bits_per_byte: float
-    """bits_per_byte / loss_nats of the corpus."""
+    bits_per_byte_per_nat: float | None
+    """bits_per_byte / loss_nats of the corpus; None for a task."""
     stop: Stop
     checkpoint_every_s: float
     ranks: Ranks = field(default_factory=Ranks)
@@ -50,6 +52,8 @@ class Progress:
     """Step after which longer runs of the trunk go on from this run's state."""
     trunk: Path | None = None
     """Folder where it is left for them; None where none will."""
+    kept: frozenset[int] = frozenset()
+    """Steps whose checkpoints stay, for evaluation."""
     branched: dict[str, Any] = field(default_factory=dict)
     """``branched_at`` and ``branched_from`` of the record."""
     stopping: bool = False
@@ -213,10 +217,14 @@ class Validator(StepCallback):
     """Evaluates the fixed validation set at given steps."""
 
     def __init__(
-        self, progress: Progress, at_steps: frozenset[int], batches: Callable[[], list[Tensor]]
+        self,
+        progress: Progress,
+        at_steps: frozenset[int],
+        batches: Callable[[], list[Tensor]],
+        measure: Measure | None = None,
     ) -> None:
         super().__init__(progress)
-        self.at_steps, self.batches = at_steps, batches
+        self.at_steps, self.batches, self.measure = at_steps, batches, measure
 
     def after_step(
         self, trainer: Trainer, module: LanguageModel, outputs: Mapping[str, Any], step: int
@@ -224,42 +232,67 @@ class Validator(StepCallback):
         """Write a ``val`` row when the step is due."""
         if step not in self.at_steps or self.progress.diverged_because:
             return
-        loss = evaluate(trainer, module, self.batches(), self.progress.ranks)
+        loss, hits = evaluate(
+            *(trainer, module, self.batches(), self.progress.ranks), with_hits=bool(self.measure)
+        )
         if not math.isfinite(loss):
             self.progress.diverged_because = f"validation loss {loss} at step {step}"
             trainer.should_stop = True
             return
+        per_nat = self.progress.bits_per_byte_per_nat
         row = self.progress.row(
             "val",
             step,
             loss_nats=loss,
-            bits_per_byte=loss * self.progress.nats_to_bits_per_byte,
+            bits_per_byte=None if per_nat is None else loss * per_nat,
+            **({} if self.measure is None or hits is None else self.measure(hits.numpy())),
         )
         self.progress.append(self.progress.paths.metrics, row)
 
 
 @torch.no_grad()
-def evaluate(trainer: Trainer, module: LanguageModel, batches: list[Tensor], ranks: Ranks) -> float:
-    """Mean loss per token in nats over batches of token windows, each [sequences, seq_len + 1].
+def evaluate(
+    trainer: Trainer,
+    module: LanguageModel,
+    batches: list[Tensor],
+    ranks: Ranks,
+    *,
+    with_hits: bool = False,
+) -> tuple[float, Tensor | None]:
+    """Mean loss per label in nats over validation batches, and which labels were hit.
 
     The processes share the batches. All make equally many passes, since a sharded model needs all
     of them for each; a pass too many is not counted.
+
+    Returns
+    -------
+    float
+        Mean cross-entropy.
+    Tensor or None
+        Whether the likeliest token is the label, [sequences, seq_len], 0 or 1, on the processor;
+        None unless asked for.
     """
     total, count = 0.0, 0.0
+    hits = [torch.zeros_like(inputs_and_labels(batch)[1], dtype=torch.int32) for batch in batches]
     module.eval()
     with trainer.precision_plugin.val_step_context():
         for first in range(0, len(batches), ranks.size):
             mine = first + ranks.rank
-            tokens = batches[mine if mine < len(batches) else first].to(module.device)
-            loss = next_token_loss(module.model, tokens).item()
+            batch = batches[mine if mine < len(batches) else first].to(module.device)
+            if with_hits:
+                loss, found = loss_and_hits(module.model, batch)
+            else:
+                loss, found = token_loss(module.model, batch), None
             if mine < len(batches):
-                targets = tokens.shape[0] * (tokens.shape[1] - 1)
-                total += loss * targets
-                count += targets
+                labels = int((inputs_and_labels(batch)[1] != IGNORED).sum())
+                total += loss.item() * labels
+                count += labels
+                if found is not None:
+                    hits[mine] = found.to("cpu", torch.int32)
     module.train()
     release(module.model)
     total, count = ranks.sums(total, count)
-    return total / count
+    return total / count, ranks.summed(torch.cat(hits)) if with_hits else None
 
 
 class Diagnostics(StepCallback):
@@ -291,7 +324,7 @@ class Diagnostics(StepCallback):
 
 class Checkpointer(StepCallback):
     """Saves the state by wall-clock interval, when asked to stop, and at the end; at the branch for
-    longer runs of the trunk too.
+    longer runs of the trunk, and at steps that are to be evaluated, too.
     """
 
     def after_step(
@@ -303,7 +336,7 @@ class Checkpointer(StepCallback):
         ended = step == self.progress.steps
         stopping = self.progress.stopping and not ended
         branching = self.progress.trunk is not None and step == self.progress.branch_step
-        if ended or stopping or branching or self.progress.save_due:
+        if ended or stopping or branching or self.progress.save_due or step in self.progress.kept:
             saved = self._save(trainer)
             if branching and self.progress.trunk and trainer.is_global_zero:
                 leave_in_trunk(saved, self.progress.trunk)
@@ -313,6 +346,8 @@ class Checkpointer(StepCallback):
 
     def _save(self, trainer: Trainer) -> Path:
         progress = self.progress
-        saved = save_checkpoint(trainer, progress.paths, progress.attempt, progress.check_owner)
+        saved = save_checkpoint(
+            trainer, progress.paths, progress.attempt, progress.check_owner, progress.kept
+        )
         progress.saved_at = time.perf_counter()
         return saved

@@ -185,11 +185,13 @@ def _progress() -> Iterator[Tell]:
 
 
 def plan_forecast(planned: Plan) -> Forecast | None:
-    """What the grid can be expected to find; None where it compares nothing."""
+    """What the grid can be expected to find; None where it compares no losses."""
     from analysis.estimates import TooFewData
     from analysis.simulate.declared import declared
     from analysis.simulate.forecast import forecast
 
+    if any(run.config["data"].get("task") for run in planned.runs):
+        return None
     try:
         return forecast(declared(planned.runs, planned.baseline))
     except TooFewData:

@@ -19,7 +19,7 @@ RESULTS = Path("results")
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file to the command line."""
-    for command in (recipes, prepare, schema, doctor, new_recipe):
+    for command in (recipes, tasks, prepare, schema, doctor, new_recipe):
         app.command(command.__name__.replace("_", "-"))(command)
 
 
@@ -46,6 +46,20 @@ def recipes(
     )
     screen = console()
     for part in shown:
+        screen.print(part, markup=False, highlight=False)
+
+
+def tasks(
+    name: Annotated[str | None, typer.Argument(help="One task, in full.")] = None,
+) -> None:
+    """List the depth probes that a grid may name as data.task, with their options.
+
+    Example: isoloss tasks s3_words
+    """
+    from harness.show_tasks import task_page, task_table
+
+    screen = console()
+    for part in task_table() if name is None else task_page(name):
         screen.print(part, markup=False, highlight=False)
 
 

@@ -7,15 +7,42 @@ split is a split of types, so that nothing has to be excluded by hand. Knows nei
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 SCHEMA_VERSION = 1
 """Enters every run id; raised when the meaning or the default of a field changes."""
 RUNAWAY = 2.0
 """A training loss above this many times ln(vocab_size), the loss of a uniform guess, ends the
 run."""
+
+
+def label_of(name: str, options: Mapping[str, Any]) -> str:
+    """A name with the options that differ from their defaults, sorted: ``block(block_size=4)``."""
+    if not options:
+        return name
+    return f"{name}({', '.join(f'{key}={short(options[key])}' for key in sorted(options))})"
+
+
+def short(value: Any) -> str:
+    """Spell a value as labels do: six significant digits where that is exact."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "none"}[value]
+    if isinstance(value, float):
+        text = f"{value:.6g}"
+        return text if float(text) == value else repr(value)
+    return str(value)
 
 
 class Strict(BaseModel):
@@ -125,7 +152,22 @@ class DataConfig(Strict):
     corpus: str = "sotu"
     """An embedded corpus, or the folder of one made by ``isoloss prepare``."""
     seq_len: PositiveInt = 256
-    """Tokens of context."""
+    """Tokens of context; follows from the task where one is given."""
+    task: str | None = None
+    """A depth probe in place of a corpus: a registered task, or ``package.module:Class``. Its
+    options stand beside it."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options that differ from the task's defaults."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_there(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        absent = ("task", "options") if self.task is None else ("corpus",)
+        return {name: value for name, value in dump(self).items() if name not in absent}
+
+    @property
+    def label(self) -> str:
+        """Name of the corpus, or of the task with its options: ``s3_words(length=16)``."""
+        return self.corpus if self.task is None else label_of(self.task, self.options)
 
 
 class Budget(Strict):
@@ -279,3 +321,6 @@ class Execution(Strict):
     n_diagnostics: int = Field(default=3, ge=0)
     """Diagnostics over the run, evenly spaced in steps, the last at the end; 0 switches them
     off."""
+    n_checkpoints: int = Field(default=0, ge=0)
+    """Checkpoints kept for evaluation, evenly spaced in steps, beside the newest two. Of a run that
+    went on from another one's state, those after the branch."""

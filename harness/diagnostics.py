@@ -19,7 +19,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils._pytree import tree_map
 
 from harness.model import Transformer
-from harness.module import next_token_loss
+from harness.module import token_loss
 from harness.read_statistics import (
     Read,
     collapse,
@@ -98,7 +98,7 @@ def measure(model: Transformer, tokens: Tensor, *, causal: bool = False) -> dict
     """
     residual, trace = model.residual, _Trace(model.residual)
     with torch.enable_grad():
-        loss = next_token_loss(functools.partial(model, observer=trace), tokens)
+        loss = token_loss(functools.partial(model, observer=trace), tokens)
         wanted = [*trace.outputs, *trace.streams, *model.parameters()]
         gradients = Gradients(loss, wanted)
     trace.close()
@@ -283,7 +283,7 @@ def loss_changes(
     for label, t in first_reads(reads).items():
         with torch.no_grad(), residual.masking(label):
             resumed = functools.partial(_resume, model, states[t], t)
-            masked = next_token_loss(resumed, tokens).item()
+            masked = token_loss(resumed, tokens).item()
         changes.append({"source": label, "loss_change_nats": masked - loss_nats})
     return changes
 

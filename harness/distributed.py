@@ -65,6 +65,12 @@ class Ranks:
         """Sum each value over all processes."""
         return self._reduced(values, dist.ReduceOp.SUM)
 
+    def summed(self, value: Tensor) -> Tensor:
+        """Sum a tensor on the processor over all processes."""
+        if self.size > 1:
+            dist.all_reduce(value)
+        return value
+
     def largest(self, value: float) -> float:
         """Largest value of any process."""
         return self._reduced([value], dist.ReduceOp.MAX)[0]

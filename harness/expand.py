@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.corpora import CorpusInfo
-from harness.fields import Condition, Point, Reader, Setting
+from harness.fields import LEAVES, TASK, Condition, Point, Reader, Setting
 from harness.generate import read_generated, refuse_dependents
 from harness.iso_flops import Batch
 from harness.problems import show, unknown_key
@@ -116,11 +116,14 @@ def read_rules(
 
 
 def overlay(point: Point, settings: Sequence[Setting]) -> Point:
-    """Give a run later settings; a new recipe drops the options set for the earlier one."""
+    """Give a run later settings; a new recipe or task drops the options set for the earlier one."""
     merged = dict(point)
     for setting in settings:
         if setting.path == "residual":
             for path in [p for p in merged if p.startswith("residual.")]:
+                del merged[path]
+        if setting.path == TASK:
+            for path in [p for p in merged if p.startswith("data.") and p not in LEAVES]:
                 del merged[path]
     merged.update((setting.path, setting) for setting in settings)
     return merged

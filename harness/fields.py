@@ -16,7 +16,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from harness.config import Budget, DataConfig, ModelConfig, TrainConfig
+from harness.errors import DataError
 from harness.problems import Problems, explain, show, unknown_key
+from harness.tasks import available as available_tasks
+from harness.tasks import get as get_task
 from harness.yaml12 import Loc
 from recipes.base import RecipeError, Residual, get
 
@@ -26,8 +29,14 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "train": TrainConfig,
 }
 BUDGET = "train.budget"
+TASK = "data.task"
+_INNER = ("data.options",)
+"""Fields that a grid writes as entries beside a name."""
 LEAVES = tuple(
-    f"{section}.{name}" for section in SECTIONS for name in SECTIONS[section].model_fields
+    path
+    for section in SECTIONS
+    for name in SECTIONS[section].model_fields
+    if (path := f"{section}.{name}") not in _INNER
 )
 PATHS = ("residual", *LEAVES, *(f"{BUDGET}.{name}" for name in Budget.model_fields))
 MAX_SEED = 2**32 - 1
@@ -100,6 +109,8 @@ def value_of(point: Point, path: str) -> Any:
     section, _, name = path.partition(".")
     if section == "residual":
         return _option(point, name)
+    if path.startswith("data.") and path not in LEAVES:
+        return _task_option(point, name)
     if path.startswith(f"{BUDGET}."):
         budget = value_of(point, BUDGET)
         return getattr(budget, path.rpartition(".")[2]) if isinstance(budget, Budget) else MISSING
@@ -119,6 +130,13 @@ def _option(point: Point, name: str) -> Any:
         return MISSING
     choice = chosen.value
     return choice.options[name] if name in choice.options else _default(choice.recipe.Options, name)
+
+
+def _task_option(point: Point, name: str) -> Any:
+    chosen = point.get(TASK)
+    if chosen is None or not chosen.valid:
+        return MISSING
+    return _default(get_task(chosen.value).Options, name)
 
 
 def _holds(point: Point, path: str, values: tuple[Any, ...]) -> bool:
@@ -170,11 +188,17 @@ class Reader:
             return [self._residual(value, loc)]
         if section == "residual" and name and "." not in name:
             return [Setting(path, value, loc, "residual")]
+        if path == TASK:
+            return [self._task(value, loc)]
         if path in LEAVES:
             return [self._leaf(path, value, loc)]
+        if section == "data" and name in self._task_options():
+            return [Setting(path, value, loc, "data")]
         if path.startswith(f"{BUDGET}.") and path in PATHS:
             return [self._leaf(BUDGET, {path.rpartition(".")[2]: value}, loc, nested=False)]
-        self._bad(loc, section, unknown_key(path, PATHS))
+        beside = [f"data.{name}" for name in sorted(self._task_options())]
+        known = (*PATHS, *beside) if section == "data" else PATHS
+        self._bad(loc, section, unknown_key(path, known))
         self.tainted.update(SECTIONS if section not in SECTIONS else ())
         return []
 
@@ -183,7 +207,23 @@ class Reader:
         """Whether a dotted path names a field, a section or a recipe's option."""
         section, _, name = path.partition(".")
         option = section == "residual" and bool(name) and "." not in name
-        return path in PATHS or path in SECTIONS or option
+        of_task = section == "data" and name in Reader._task_options()
+        return path in PATHS or path in SECTIONS or option or of_task
+
+    @staticmethod
+    def _task_options() -> set[str]:
+        """Options of any registered task."""
+        return {name for cls in available_tasks().values() for name in cls.Options.model_fields}
+
+    def _task(self, value: Any, loc: Loc) -> Setting:
+        checked = self._leaf(TASK, value, loc)
+        if checked.valid and value is not None:
+            try:
+                get_task(value)
+            except DataError as error:
+                self._bad(loc, "data", f"{str(error).rstrip('.')}.")
+                return Setting(TASK, None, loc, "data", valid=False)
+        return checked
 
     def _leaf(self, path: str, value: Any, loc: Loc, *, nested: bool = True) -> Setting:
         section, _, name = path.partition(".")
@@ -243,6 +283,8 @@ class Reader:
             return self.option(name, value, loc)
         if path == "seed":
             return self._wanted_seed(value, loc)
+        if section == "data" and path not in PATHS and name in self._task_options():
+            return value
         owner: type[BaseModel] = SECTIONS.get(section, Budget)
         if path.startswith(f"{BUDGET}."):
             owner, name = Budget, path.rpartition(".")[2]

@@ -15,11 +15,13 @@ from pydantic import Field, PositiveFloat, ValidationError
 from harness.config import Budget, Strict
 from harness.corpora import CorpusInfo
 from harness.errors import DataError
-from harness.fields import BUDGET, Point, Reader, Setting, value_of
+from harness.fields import BUDGET, TASK, Point, Reader, Setting, value_of
 from harness.iso_flops import KEY as ISO
 from harness.iso_flops import Batch, Growth
 from harness.problems import explain, show
 from harness.shapes import Backbone, Count, ModelShape, ShapeError, depth_width, ladder
+from harness.tasks import build_task
+from harness.tasks import get as get_task
 from harness.yaml12 import Document, Loc, dotted
 
 S = TypeVar("S", bound=Strict)
@@ -201,7 +203,7 @@ class _Shapes:
         """What the shapes share; None where the corpus is unknown, which is told elsewhere."""
         settings = {path.rpartition(".")[2]: value_of(self.base, path) for path in _SHARED}
         try:
-            vocab_size = self.describe(str(settings.pop("corpus"))).vocab_size
+            vocab_size = self._vocab_size(str(settings.pop("corpus")))
         except DataError:
             self.reader.tainted.update(("model", "train"))
             return None
@@ -209,6 +211,18 @@ class _Shapes:
         if head_dim is None or None in (settings["qk_norm"], settings["tied_head"]):
             return None  # a mistake in base, told there
         return Backbone(vocab_size=vocab_size, head_dim=head_dim, count=count, **settings)
+
+    def _vocab_size(self, corpus: str) -> int:
+        task = value_of(self.base, TASK)
+        if not isinstance(task, str):
+            return self.describe(corpus).vocab_size
+        beside = {path.partition(".")[2]: s.value for path, s in self.base.items()}
+        known = get_task(task).Options.model_fields
+        options = {name: beside[name] for name in known if name in beside}
+        try:
+            return build_task(task, options).vocab_size
+        except ValidationError as error:
+            raise DataError(str(error)) from error  # told where the data are resolved
 
     def _row(self, shape: ModelShape, names: Sequence[str], loc: Loc) -> list[Setting]:
         return [

@@ -9,7 +9,7 @@ Knows nothing of costs or results.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +19,10 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from harness import corpora
-from harness.config import Execution, Strict
+from harness.config import Execution, Strict, label_of
 from harness.errors import GridError
 from harness.expand import RuleCount, expand, read_rules
 from harness.fields import LEAVES, MAX_SEED, SECTIONS, Choice, Reader, Setting
-from harness.identity import residual_label
 from harness.problems import HINTS, Problems, explain, show, unknown_key
 from harness.profiles import choose, lay_profile
 from harness.resolve import GridRun, Resolver
@@ -168,7 +167,7 @@ def load_grid(
     notices = _notices(document, counts, repeats)
     configs = [] if problems else [run.config for run in runs]
     slurm = read_block(reader, execution, configs, notices)
-    baseline = _baseline(reader, analysis, "analysis" in value, runs, notices)
+    baseline = _baseline(reader, analysis, "analysis" in value, runs, searched, notices)
     problems.raise_if_any()
     return Grid(
         file=document.file,
@@ -341,7 +340,12 @@ def _notices(document: Document, counts: list[RuleCount], repeats: dict[Loc, int
 
 
 def _baseline(
-    reader: Reader, analysis: Analysis, given: bool, runs: list[GridRun], notices: list[str]
+    reader: Reader,
+    analysis: Analysis,
+    given: bool,
+    runs: list[GridRun],
+    searched: Collection[str],
+    notices: list[str],
 ) -> str:
     """Find the arm to compare with: by label, or by recipe where it has one arm only."""
     if not runs:
@@ -351,7 +355,7 @@ def _baseline(
     wanted = analysis.baseline
     if isinstance(wanted, dict):
         choice = reader.choice(wanted, loc)
-        wanted = residual_label(choice.name, _given_options(choice)) if choice else wanted
+        wanted = label_of(choice.name, _given_options(choice, searched)) if choice else wanted
     of_recipe = [arm for arm, name in arms.items() if name == wanted]
     if isinstance(wanted, str) and wanted in arms:
         return wanted
@@ -368,10 +372,11 @@ def _baseline(
     return ""
 
 
-def _given_options(choice: Choice) -> dict[str, Any]:
-    """Options that differ from the recipe's defaults; as given where they do not fit."""
+def _given_options(choice: Choice, searched: Collection[str]) -> dict[str, Any]:
+    """Options that stand in the label of an arm; as given where they do not fit."""
     try:
         options = choice.recipe.Options.model_validate(choice.options)
     except ValidationError:
         return choice.options
-    return options.model_dump(mode="json", exclude_defaults=True)
+    kept = options.model_dump(mode="json", exclude_defaults=True)
+    return {name: value for name, value in kept.items() if f"residual.{name}" not in searched}

@@ -13,7 +13,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from harness.config import SCHEMA_VERSION, ModelConfig, RunConfig, Strict
+from harness.config import SCHEMA_VERSION, ModelConfig, RunConfig, Strict, label_of, short
 
 ID_DIGITS = 12
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
@@ -88,19 +88,20 @@ def _section_json(section: Strict) -> str:
     return _encode(_without_negative_zero(fields)) if "-0.0" in text else text
 
 
-def arm_label(config: RunConfig) -> str:
-    """Label of the recipe setting: ``full``, or ``block(block_size=4)``."""
-    return residual_label(config.residual.name, config.residual.options)
+def arm_label(config: RunConfig, searched: Collection[str] = ()) -> str:
+    """Label of the recipe setting: ``full``, or ``block(block_size=4)``.
+
+    Options that are searched, such as ``residual.block_size``, stand in no label: their values
+    change with tuning.
+    """
+    options = config.residual.options
+    kept = {name: options[name] for name in options if f"residual.{name}" not in searched}
+    return label_of(config.residual.name, kept)
 
 
-def residual_label(name: str, options: dict[str, Any]) -> str:
-    """Label of a recipe with the options that differ from its defaults, sorted by name."""
-    if not options:
-        return name
-    return f"{name}({', '.join(f'{key}={_short(options[key])}' for key in sorted(options))})"
-
-
-def cell_label(config: RunConfig, varying: Collection[str] = ()) -> str:
+def cell_label(
+    config: RunConfig, varying: Collection[str] = (), searched: Collection[str] = ()
+) -> str:
     """Label of everything but the seed: arm, shape, budget, and what else the sweep varies.
 
     Parameters
@@ -109,27 +110,21 @@ def cell_label(config: RunConfig, varying: Collection[str] = ()) -> str:
         The run.
     varying
         Dotted paths of further fields that differ between runs of the sweep, such as ``train.lr``.
+    searched
+        As for :func:`arm_label`.
     """
     budget = config.train.budget
     parts = [
-        arm_label(config),
+        arm_label(config, searched),
         f"n_layers={config.model.n_layers}",
         f"d_model={config.model.d_model}",
-        f"{budget.kind}={_short(budget.value)}",
+        f"{budget.kind}={short(budget.value)}",
     ]
     for path in sorted(varying):
         section, _, name = path.partition(".")
-        parts.append(f"{name}={_short(getattr(getattr(config, section), name))}")
+        value = config.data.label if name == "task" else getattr(getattr(config, section), name)
+        parts.append(f"{name}={short(value)}")
     return ", ".join(parts)
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "none"}[value]
-    if isinstance(value, float):
-        text = f"{value:.6g}"
-        return text if float(text) == value else repr(value)
-    return str(value)
 
 
 def _without_negative_zero(value: Any) -> Any:

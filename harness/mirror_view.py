@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,11 +49,15 @@ ROW_METRICS = {
     ("train", "grad_norm"): "train/grad_norm",
     ("val", "loss_nats"): "val/loss_nats",
     ("val", "bits_per_byte"): "val/bits_per_byte",
+    ("val", "accuracy"): "val/accuracy",
 }
 TOKENS_PER_S = "sys/tokens_per_s"
 RECORD_METRICS = (
     "loss_nats",
     "bits_per_byte",
+    "accuracy",
+    "solved_difficulty",
+    "steps_to_90",
     "n_params",
     "n_params_non_embedding",
     "n_params_residual",
@@ -69,6 +74,10 @@ RECORD_METRICS = (
     "attempts",
 )
 """Fields of ``record.json`` shown as ``record/<field>``."""
+EVALUATION_METRICS = "eval/"
+"""Evaluations are shown as ``eval/<name>/<metric>`` at the step of their checkpoint."""
+NOT_IN_KEYS = re.compile(r"[^\w./ -]")
+"""Characters that MLflow does not take in the name of a metric."""
 MAX_PARAM_CHARS = 500
 """Longer values are left to the artifact config.yaml: servers cut them at differing lengths."""
 MAX_NAME_CHARS = 250
@@ -177,6 +186,7 @@ def view_run(run: PlannedRun, sweep: str, paths: RunPaths, now: float) -> RunVie
     ended_ms = _ended_ms(record, clock)
     if record:
         points += _record_points(record, ended_ms)
+        points += _evaluation_points(record, ended_ms)
     return RunView(
         run_id=run.run_id,
         name=_clean(f"{run.cell} seed={run.config.get('seed', 0)}")[:MAX_NAME_CHARS],
@@ -266,6 +276,15 @@ def _record_points(record: RunRecord, when: int) -> Iterator[Point]:
     return _points(values, record.last_step, when)
 
 
+def _evaluation_points(record: RunRecord, when: int) -> Iterator[Point]:
+    """Evaluations of all checkpoints; a colon in a name becomes a level of its own."""
+    for checkpoint, evaluations in record.evaluations.items():
+        for name, metrics in evaluations.items():
+            level = f"{EVALUATION_METRICS}{name.replace(':', '/')}/"
+            values = {NOT_IN_KEYS.sub("_", level + key): value for key, value in metrics.items()}
+            yield from _points(values, int(checkpoint.removeprefix("step-")), when)
+
+
 def _points(values: dict[str, Any], step: int, when: int) -> Iterator[Point]:
     """Points of the finite numbers only: MLflow stores NaN as 0 and infinity as 1.8e308."""
     for key, value in values.items():
@@ -284,14 +303,15 @@ def _one_per_step(points: list[Point]) -> list[Point]:
 def flat_params(config: dict[str, Any]) -> dict[str, str]:
     """Scalar science fields under their dotted grid names; nulls, lists and long texts left out.
 
-    ``residual.name`` is called ``residual`` and its options ``residual.<option>``, as in a grid.
+    ``residual.name`` is called ``residual`` and its options ``residual.<option>``, as in a grid;
+    options of a task likewise ``data.<option>``.
     """
     found: dict[str, str] = {}
     for path, value in _leaves("", config):
         name = path.removesuffix(".name") if path == "residual.name" else path
         text = _clean(str(value))
         if len(text) <= MAX_PARAM_CHARS:
-            found[name.replace("residual.options.", "residual.")] = text
+            found[name.replace(".options.", ".")] = text
     return found
 
 

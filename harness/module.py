@@ -15,29 +15,55 @@ from harness.lean_lightning import LightningModule
 from harness.model import Transformer
 from harness.optimiser import JointOptimizer, build_optimizer, clip_gradients, set_lr
 from harness.schedule import lr_fraction
+from harness.tasks import IGNORED
 
 Batch = dict[str, Any]
-"""``step``: int; ``tokens``: int64 [sequences, seq_len + 1]."""
+"""``step``: int; ``tokens``: int64, as for :func:`inputs_and_labels`."""
 
 
-def next_token_loss(model: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
-    """Mean cross-entropy of the next token, in nats.
+def inputs_and_labels(batch: Tensor) -> tuple[Tensor, Tensor]:
+    """Split a batch into what the model reads and what it must say, each [sequences, seq_len].
+
+    Parameters
+    ----------
+    batch
+        Windows of text, [sequences, seq_len + 1], whose labels are the next tokens; or the
+        sequences of a task, [sequences, 2, seq_len], inputs over labels.
+    """
+    if batch.dim() == 3:
+        return batch[:, 0], batch[:, 1]
+    return batch[:, :-1], batch[:, 1:]
+
+
+def token_loss(model: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
+    """Mean cross-entropy over all positions with a label, in nats.
 
     Parameters
     ----------
     model
         Token ids [sequences, seq_len] to logits [sequences, seq_len, vocab_size].
-    tokens
-        [sequences, seq_len + 1]; the first seq_len are inputs, the last seq_len targets.
+    batch
+        As for :func:`inputs_and_labels`.
 
     Returns
     -------
     Tensor
         Scalar; the logits are cast to fp32 at least before the softmax.
     """
-    logits = model(tokens[:, :-1])
+    inputs, labels = inputs_and_labels(batch)
+    return _cross_entropy(model(inputs), labels)
+
+
+def loss_and_hits(model: Callable[[Tensor], Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`token_loss`, and whether the likeliest token is the label, [sequences, seq_len]."""
+    inputs, labels = inputs_and_labels(batch)
+    logits = model(inputs)
+    return _cross_entropy(logits, labels), logits.argmax(dim=-1) == labels
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    return F.cross_entropy(wide.flatten(0, 1), tokens[:, 1:].flatten())
+    return F.cross_entropy(wide.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
 
 
 class LanguageModel(LightningModule):
@@ -125,7 +151,7 @@ class LanguageModel(LightningModule):
         for part in parts:
             share = part.shape[0] / tokens.shape[0]
             with accumulating(self.trainer.strategy, last=part is parts[-1]):
-                loss = next_token_loss(self.model, part) * share
+                loss = token_loss(self.model, part) * share
                 self.manual_backward(loss)
             total = total + loss.detach()
         return total

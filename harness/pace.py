@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json
 
-from harness.config import ModelConfig, TrainConfig
+from harness.config import ModelConfig, TrainConfig, label_of
 from harness.cost import TRAIN_PER_FORWARD, forward_flops_per_token
-from harness.identity import residual_label
 from harness.paths import SweepPaths
 from harness.rates import STANDARD, Group, Pace, Ratio, Sample, group_of, likeliest_device
 
@@ -206,6 +205,6 @@ def _bench_group(row: dict[str, Any], plan: dict[str, Any]) -> tuple[Group, floa
             "optimizer": TrainConfig.model_fields["optimizer"].default,
         },
     }
-    arm = residual_label(recipe["name"], options)
+    arm = label_of(recipe["name"], options)
     step_flops = TRAIN_PER_FORWARD * (forward + price.flops_per_token) * row["batch_tokens"]
     return group_of(arm, config, plan["vocab_size"]), float(step_flops)

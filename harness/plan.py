@@ -5,7 +5,8 @@ Starts nothing and reads no results. Hours are stated only where measured step t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -223,7 +224,7 @@ def to_manifest(grid: Grid, made: Plan, created_at: str | None = None) -> Manife
         created_at=created_at or datetime.now(UTC).isoformat(timespec="seconds"),
         baseline=grid.baseline,
         unigram_entropy_nats={
-            run.config.data.corpus: run.corpus.unigram_entropy_nats for run in grid.runs
+            run.config.data.label: run.corpus.unigram_entropy_nats for run in grid.runs
         },
         runs=list(made.runs),
     )
@@ -306,26 +307,47 @@ def _arm_totals(arm: str, members: list[tuple[RunCost, Rate, float | None]]) -> 
 
 def _weak_design(grid: Grid, runs: tuple[PlannedRun, ...]) -> list[str]:
     """Say before it is paid for what the analysis will not be able to do with the runs."""
-    notices = []
-    own = [run.config for run in grid.runs if run.arm == grid.baseline]
+    pairs = list(zip(grid.runs, runs, strict=True))
+    probes = [(run, planned) for run, planned in pairs if run.config.data.task]
+    texts = [(run, planned) for run, planned in pairs if not run.config.data.task]
+    return [
+        f"{grid.file}: {notice}" for notice in (*_weak_probes(probes), *_weak_texts(texts, grid))
+    ]
+
+
+def _weak_probes(probes: Sequence[tuple[GridRun, PlannedRun]]) -> Iterator[str]:
+    arms, seeds = {run.arm for run, _ in probes}, {run.config.seed for run, _ in probes}
+    if len(arms) > 1 and len(seeds) < 2:
+        yield "a difference has no interval and no verdict with one seed. Give seeds: [0, 1, 2]."
+    for run, planned in probes:
+        over = run.config.data.options.get("curriculum_steps") or 0
+        if over > planned.cost.steps:
+            yield (
+                f"curriculum_steps {over} exceed the {planned.cost.steps} steps of {run.cell}: it "
+                "never trains at full difficulty, where it is validated."
+            )
+            return
+
+
+def _weak_texts(texts: Sequence[tuple[GridRun, PlannedRun]], grid: Grid) -> Iterator[str]:
+    own = [run.config for run, _ in texts if run.arm == grid.baseline]
     levels = {
         (c.model.n_layers, c.model.d_model, c.train.budget.kind, c.train.budget.value) for c in own
     }
-    if len({run.arm for run in grid.runs}) > 1 and len(levels) < MIN_LEVELS:
-        notices.append(
-            f"{grid.file}: a multiplier has no interval and no verdict below {MIN_LEVELS} sizes or "
-            f"budgets per arm; {grid.baseline} has {len(levels)}."
+    if len({run.arm for run, _ in texts}) > 1 and len(levels) < MIN_LEVELS:
+        yield (
+            f"a multiplier has no interval and no verdict below {MIN_LEVELS} sizes or budgets per "
+            f"arm; {grid.baseline} has {len(levels)}."
         )
     epochs = max(
-        planned.cost.tokens / run.corpus.n_train_tokens
-        for run, planned in zip(grid.runs, runs, strict=True)
+        (planned.cost.tokens / (run.corpus.n_train_tokens or math.inf) for run, planned in texts),
+        default=0.0,
     )
     if epochs > MANY_EPOCHS:
-        notices.append(
-            f"{grid.file}: the longest run reads its corpus {epochs:.1f} times; its loss measures "
-            "memory of the text as well."
+        yield (
+            f"the longest run reads its corpus {epochs:.1f} times; its loss measures memory of the "
+            "text as well."
         )
-    return notices
 
 
 def _refuse_tiny_budgets(grid: Grid, runs: tuple[PlannedRun, ...]) -> None:

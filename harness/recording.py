@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.config import SCHEMA_VERSION, RunConfig
+from harness.config import SCHEMA_VERSION, DataConfig, RunConfig
 from harness.errors import DataError
 from harness.paths import RunPaths
+from harness.probing import probe_fields
 from harness.records import PlannedRun, RunRecord, Status, parsed_lines, read_jsonl
+from harness.tasks import build_task
 
 
 def utc_now() -> str:
@@ -85,7 +87,8 @@ def _science(config: RunConfig) -> dict[str, Any]:
         "n_layers": config.model.n_layers,
         "d_model": config.model.d_model,
         "seq_len": config.data.seq_len,
-        "corpus": config.data.corpus,
+        "corpus": config.data.label,
+        **_task(config.data),
         "seed": config.seed,
         "lr": train.lr,
         "optimizer": train.optimizer,
@@ -97,6 +100,18 @@ def _science(config: RunConfig) -> dict[str, Any]:
     }
 
 
+def _task(data: DataConfig) -> dict[str, Any]:
+    if data.task is None:
+        return {}
+    info = build_task(data.task, data.options).info
+    return {
+        "task": data.task,
+        "task_options": data.options,
+        "graded_by": info.graded_by,
+        "chance": info.chance,
+    }
+
+
 def _measured(
     config: RunConfig,
     run: PlannedRun,
@@ -105,7 +120,8 @@ def _measured(
     status: Status,
 ) -> dict[str, Any]:
     """Loss at the last step; null unless the run reached it."""
-    final = [r for r in rows if r["kind"] == "val" and r["step"] == run.cost.steps]
+    validations = [r for r in rows if r["kind"] == "val"]
+    final = [r for r in validations if r["step"] == run.cost.steps]
     finished = status == "done"
     if finished and not final:
         raise DataError(
@@ -118,6 +134,7 @@ def _measured(
         "eval_tokens": config.train.eval_tokens if finished else None,
         "last_step": max((int(r["step"]) for r in rows), default=0),
         "wall_s": _wall_s(parsed_lines(paths.metrics)),
+        **(probe_fields(validations) if finished and config.data.task else {}),
     }
 
 

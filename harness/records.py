@@ -156,6 +156,22 @@ class RunRecord(BaseModel):
     loss_nats: float | None = None
     """Mean validation loss per token at the last step."""
     bits_per_byte: float | None = None
+    task: str | None = None
+    """Depth probe that was trained; null for text, like all of these."""
+    task_options: dict[str, Any] = Field(default_factory=dict)
+    graded_by: str | None = None
+    """What the difficulty of the task counts."""
+    chance: float | None = None
+    """Accuracy of always giving the most frequent label."""
+    accuracy: float | None = None
+    """Share of the validation's labels that the likeliest token gives, at the last step."""
+    accuracy_by_difficulty: dict[str, float] = Field(default_factory=dict)
+    accuracy_by_position: dict[str, float] = Field(default_factory=dict)
+    solved_difficulty: int | None = None
+    """Largest difficulty up to which every one has an accuracy of 90% or more; 0 if none."""
+    steps_to_90: int | None = None
+    """First validated step from which on the accuracy stays at 90% or more."""
+    steps_to_90_by_difficulty: dict[str, int | None] = Field(default_factory=dict)
     eval_tokens: int | None = None
     loss_curve: str = "metrics.jsonl"
     """File beside the record with losses by step."""
@@ -178,6 +194,8 @@ class RunRecord(BaseModel):
     attempts: int
     role: Role = "main"
     """What the run was for."""
+    evaluations: dict[str, dict[str, dict[str, float]]] = Field(default_factory=dict)
+    """By checkpoint ``step-N``, by evaluation, by metric: what ``isoloss eval`` measured."""
     tuned: dict[str, Any] = Field(default_factory=dict)
     """Values that a search chose, by dotted path."""
     branched_at: int | None = None

@@ -19,13 +19,16 @@ from harness.config import DataConfig, ModelConfig, ResidualConfig, RunConfig, T
 from harness.corpora import CorpusInfo
 from harness.errors import DataError
 from harness.expand import Candidate
-from harness.fields import BUDGET, LEAVES, Choice, Point, Reader, Setting
+from harness.fields import BUDGET, LEAVES, TASK, Choice, Point, Reader, Setting
 from harness.generate import declared_ratios
 from harness.identity import arm_label, cell_label, run_id
 from harness.iso_flops import KEY as ISO_FLOPS
 from harness.iso_flops import Batch, backbone_flops_per_token, batch_tokens, too_small
 from harness.problems import explain, unknown_key
 from harness.records import Role
+from harness.source import SourceInfo, describe_source, window_mistake
+from harness.tasks import build_task
+from harness.tasks import get as get_task
 from harness.yaml12 import Loc
 from recipes.base import Options, Residual, Shape
 
@@ -53,7 +56,7 @@ class GridRun:
     cell: str
     config: RunConfig
     residual: ResolvedResidual
-    corpus: CorpusInfo
+    corpus: SourceInfo
     budget_at: Loc
     """Where its budget is written."""
     role: Role = "main"
@@ -73,7 +76,7 @@ class _Parts:
     model: ModelConfig
     data: DataConfig
     train: TrainConfig
-    corpus: CorpusInfo
+    corpus: SourceInfo
     ratios: Mapping[str, float]
 
 
@@ -88,7 +91,7 @@ class Resolver:
     _batched: dict[tuple[int, int], TrainConfig] = field(default_factory=dict)
     _sections: dict[tuple[str, Key], Any] = field(default_factory=dict)
     _residuals: dict[tuple[Key, int, int], ResolvedResidual | None] = field(default_factory=dict)
-    _corpora: dict[str, CorpusInfo | None] = field(default_factory=dict)
+    _corpora: dict[str, SourceInfo | None] = field(default_factory=dict)
     _windows: dict[tuple[int, int], bool] = field(default_factory=dict)
     _failures: dict[str, list[Failure]] = field(default_factory=dict)
     _sound: dict[str, set[Loc]] = field(default_factory=dict)
@@ -120,7 +123,8 @@ class Resolver:
         corpus = self._corpus(data, candidate.point) if data else None
         if not (model and data and train and residual and corpus):
             return None
-        if not self._windows_fit(data, train, corpus, candidate.point):
+        misspelt = "data" in self.reader.tainted
+        if misspelt or not self._windows_fit(data, train, corpus, candidate.point):
             return None
         ratios = declared_ratios(self.reader.problems.document, candidate.point)
         return _Parts(candidate, residual, model, data, train, corpus, ratios)
@@ -155,6 +159,8 @@ class Resolver:
             return None
         given = {setting.path: setting.loc for setting in key}
         values = {setting.path.partition(".")[2]: setting.value for setting in key}
+        if kind is DataConfig and not self._task_fits(given, values):
+            return None
         try:
             built = kind.model_validate(values)
         except ValidationError as error:
@@ -167,6 +173,44 @@ class Resolver:
             return None
         self._pass(name, given)
         return built
+
+    def _task_fits(self, given: dict[str, Loc], values: dict[str, Any]) -> bool:
+        """Replace the options of a task by its checked ones; False after a mistake."""
+        name = values.get("task")
+        options = {k: values.pop(k) for k in list(values) if k not in DataConfig.model_fields}
+        if name is None:
+            for k in options:
+                message = f"{k} is an option of a task. Add task: NAME beside it, or remove it."
+                self.reader.problems.add(given[f"data.{k}"], message)
+            return not options
+        beside = [f"data.{k}" for k in ("corpus", "seq_len") if k in values]
+        if beside:
+            rule = f"data.task {name} writes its own sequences and takes no {' or '.join(beside)}"
+            self._fail("data", given, f"{rule}. Remove it.", tuple(beside))
+            return False
+        try:
+            task = build_task(name, options)
+        except ValidationError as error:
+            for item in error.errors(include_url=False):
+                self._bad_task_option(item, name, given)
+            return False
+        kept = task.options.model_dump(mode="json", exclude_defaults=True)
+        values.update(options=kept, seq_len=task.seq_len)
+        return True
+
+    def _bad_task_option(self, item: Any, name: str, given: dict[str, Loc]) -> None:
+        known = get_task(name).Options.model_fields
+        message = explain(item, known)
+        if not item["loc"]:
+            named = _named(message, known, "data.")
+            self._fail("data", given, f"{name}: {message}", (*named, "data.task"))
+            return
+        option = str(item["loc"][0])
+        if item["type"] == "extra_forbidden":
+            message = unknown_key(option, known, "option", name)
+        if item["type"] == "missing":
+            message = f"{name} needs the option {option}; add it beside the task."
+        self.reader.problems.add(given.get(f"data.{option}", given["data.task"]), message)
 
     def _report_missing(self) -> None:
         missing = [p for p in self._missing if p.partition(".")[0] not in self.reader.tainted]
@@ -243,26 +287,29 @@ class Resolver:
         involved = (*(named or options), "residual", *(shape or ("model.n_layers",)))
         self._fail("residual", given, f"{message.rstrip('.')}.", involved)
 
-    def _corpus(self, data: DataConfig, point: Point) -> CorpusInfo | None:
-        name = data.corpus
+    def _corpus(self, data: DataConfig, point: Point) -> SourceInfo | None:
+        name = data.label
         if name not in self._corpora:
             try:
-                self._corpora[name] = self.describe(name)
+                self._corpora[name] = describe_source(data, self.describe)
             except DataError as error:
-                setting = point.get("data.corpus")
+                setting = point.get("data.corpus") or point.get(TASK)
                 loc = setting.loc if setting else ("base",)
                 self.reader.problems.add(loc, str(error))
                 self._corpora[name] = None
         return self._corpora[name]
 
     def _windows_fit(
-        self, data: DataConfig, train: TrainConfig, corpus: CorpusInfo, point: Point
+        self, data: DataConfig, train: TrainConfig, corpus: SourceInfo, point: Point
     ) -> bool:
         cached = (id(data), id(train))
         if cached not in self._windows:
-            paths = ("data.seq_len", "train.batch_tokens", "train.eval_tokens", "data.corpus")
+            paths = (
+                *("data.seq_len", "train.batch_tokens"),
+                *("train.eval_tokens", "data.corpus", "data.task"),
+            )
             given = {path: point[path].loc for path in paths if path in point}
-            message = _window_mistake(data, train, corpus)
+            message = window_mistake(data, train, corpus)
             if message is None:
                 self._pass("windows", given)
             else:
@@ -288,26 +335,6 @@ def _named(message: str, fields: Iterable[str], prefix: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(prefix + word for word in words if word in names))
 
 
-def _window_mistake(data: DataConfig, train: TrainConfig, corpus: CorpusInfo) -> str | None:
-    """Say why batches or the validation set cannot be cut into windows; None when they can."""
-    seq_len = data.seq_len
-    for name in ("batch_tokens", "eval_tokens"):
-        tokens = getattr(train, name)
-        if tokens % seq_len:
-            below, above = tokens // seq_len * seq_len, -(-tokens // seq_len) * seq_len
-            advice = f"Write {f'{below} or ' if below else ''}{above} tokens"
-            rule = f"train.{name} must be a multiple of data.seq_len"
-            return f"{rule}, got {tokens} and {seq_len}. {advice}, or change data.seq_len."
-    if train.eval_tokens > corpus.n_val_tokens - 1:
-        most = (corpus.n_val_tokens - 1) // seq_len * seq_len
-        rule = f"train.eval_tokens must be at most {most} for data.corpus '{corpus.name}'"
-        return f"{rule}, got {train.eval_tokens}. Lower it."
-    if corpus.n_train_tokens <= seq_len:
-        rule = f"data.seq_len must be below the {corpus.n_train_tokens} training tokens"
-        return f"{rule} of data.corpus '{corpus.name}', got {seq_len}. Lower it."
-    return None
-
-
 def _distinct(
     parts: list[_Parts], searched: Collection[str]
 ) -> tuple[list[GridRun], dict[Loc, int]]:
@@ -327,7 +354,8 @@ def _distinct(
                 seed=seed,
             )
             if shared not in labels:
-                labels[shared] = arm_label(config), cell_label(config, varying)
+                arm = arm_label(config, searched)
+                labels[shared] = arm, cell_label(config, varying, searched)
             arm, cell = labels[shared]
             revision, sha256 = part.residual.recipe.revision, part.corpus.sha256
             identity = run_id(config, revision, sha256, memo=memo)
@@ -360,4 +388,8 @@ def _varying(parts: list[_Parts]) -> tuple[str, ...]:
         values = {getattr(item, name) for item in sections[section]}
         if len(values) > 1 and path not in _NAMED_IN_CELL:
             paths.append(path)
+    sources: list[DataConfig] = sections["data"]
+    if any(data.task for data in sources):  # its label holds all there is to tell
+        paths = [path for path in paths if not path.startswith("data.")]
+        paths += [TASK] * (len({data.label for data in sources}) > 1)
     return tuple(paths)

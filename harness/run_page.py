@@ -17,6 +17,7 @@ SHOWN_LOSSES = 12
 """Newest validation losses that are listed; the metrics file has them all."""
 RECORD_FIELDS = (
     *("loss_nats", "bits_per_byte", "tokens_per_s", "step_time_s", "mfu", "wall_s", "peak_bytes"),
+    *("accuracy", "solved_difficulty", "steps_to_90", "graded_by"),
     *("microbatch_seqs", "error", "finished_at", "code_version"),
 )
 """What is shown of a record beside the configuration."""

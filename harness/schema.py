@@ -12,12 +12,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from harness.config import Budget, Execution, RunConfig
+from harness.config import Budget, DataConfig, Execution, RunConfig
 from harness.fields import BUDGET, LEAVES, MAX_SEED, SECTIONS
 from harness.generate import DepthWidth, IsoFlops, Ladder
 from harness.grid import Analysis, Limits, Mlflow
 from harness.iso_flops import Growth
 from harness.slurm.options import Slurm
+from harness.tasks import available as tasks_available
 from harness.tuning.config import NOT_SEARCHED, GeometricSearch, RangeSearch, Tune
 from harness.yaml12 import RESERVED_SWEEPS, SWEEP_NAME
 from recipes.base import Residual, available
@@ -36,6 +37,7 @@ def grid_schema(recipes: Mapping[str, type[Residual]] | None = None) -> Schema:
     """
     known = available() if recipes is None else recipes
     definitions = {**_fields(known), **{name: _partial(name) for name in SECTIONS}}
+    definitions["data"] = _data()
     refs = {path: {"$ref": f"#/$defs/{path}"} for path in definitions}
     condition = _object(
         {path: _any_of(schema) for path, schema in {**refs, "seed": _seed()}.items()},
@@ -113,6 +115,7 @@ def _loose(schema: Schema) -> Schema:
     return {key: value for key, value in schema.items() if key != "required"}
 
 
+_THIRD_PARTY: Schema = {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:\w+$"}
 _OPTION = r"^residual\.[A-Za-z_][A-Za-z0-9_]*$"
 
 
@@ -122,6 +125,7 @@ def _fields(recipes: Mapping[str, type[Residual]]) -> dict[str, Schema]:
     for path in LEAVES:
         section, _, name = path.partition(".")
         fields[path] = _inlined(SECTIONS[section])["properties"][name]
+    fields.update((f"data.{name}", schema) for name, schema in _task_fields().items())
     for name, schema in _inlined(Budget)["properties"].items():
         fields[f"{BUDGET}.{name}"] = schema
     options: dict[str, list[Schema]] = {}
@@ -132,15 +136,35 @@ def _fields(recipes: Mapping[str, type[Residual]]) -> dict[str, Schema]:
     return fields
 
 
+def _task_fields() -> dict[str, Schema]:
+    """Schemas of ``task`` and of the options that stand beside it."""
+    tasks = tasks_available()
+    options: dict[str, list[Schema]] = {}
+    for task in tasks.values():
+        for name, schema in _inlined(task.Options).get("properties", {}).items():
+            options.setdefault(name, []).append(schema)
+    description = DataConfig.model_fields["task"].description
+    named = {"anyOf": [{"enum": list(tasks)}, _THIRD_PARTY], "description": description}
+    return {"task": named} | {name: {"anyOf": found} for name, found in sorted(options.items())}
+
+
+def _data() -> Schema:
+    """Schema of the section ``data``: a corpus, or a task with its options."""
+    known = _partial("data")
+    del known["properties"]["options"]
+    known["properties"].update(_task_fields())
+    foreign = {"type": "object", "properties": {"task": _THIRD_PARTY}, "required": ["task"]}
+    return {"anyOf": [known, foreign], "description": known.pop("description")}
+
+
 def _residual(recipes: Mapping[str, type[Residual]]) -> Schema:
     named = [
         {**_object({"name": {"const": name}, **_options(recipe)}), "required": ["name"]}
         for name, recipe in recipes.items()
     ]
-    third_party: Schema = {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:\w+$"}
-    foreign = {"type": "object", "properties": {"name": third_party}, "required": ["name"]}
+    foreign = {"type": "object", "properties": {"name": _THIRD_PARTY}, "required": ["name"]}
     description = RunConfig.model_fields["residual"].description
-    choices: list[Schema] = [{"enum": list(recipes)}, third_party, *named, foreign]
+    choices: list[Schema] = [{"enum": list(recipes)}, _THIRD_PARTY, *named, foreign]
     return {"anyOf": choices, "description": description}
 
 

@@ -239,7 +239,7 @@ def recipe_page(name: str, n_layers: int, d_model: int) -> list[RenderableType]:
         + cls.transfer_note.replace(" Depth: ", "\nDepth: ")
     )
     options = [
-        (option, repr(info.get_default()), _meaning(info))
+        (option, repr(info.get_default()), meaning(info))
         for option, info in cls.Options.model_fields.items()
     ]
     price = (
@@ -252,7 +252,7 @@ def recipe_page(name: str, n_layers: int, d_model: int) -> list[RenderableType]:
     return [about, "", facts, "", *choices, "", price]
 
 
-def _meaning(info: FieldInfo) -> str:
+def meaning(info: FieldInfo) -> str:
     """Describe an option, naming its values where the description leaves one out."""
     told = info.description or ""
     values = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()

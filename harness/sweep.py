@@ -152,7 +152,8 @@ def prepare(paths: SweepPaths, runs: list[PlannedRun]) -> Path:
     """
     from harness.corpora import open_corpus
 
-    for corpus in sorted({run.config["data"]["corpus"] for run in runs}):
+    sources = (run.config["data"] for run in runs)
+    for corpus in sorted({data["corpus"] for data in sources if "corpus" in data}):
         open_corpus(corpus)
     return take_snapshot(paths, sorted({run.config["residual"]["name"] for run in runs}))
 

@@ -30,13 +30,6 @@ from harness.callbacks import (
 )
 from harness.checkpoints import CheckpointFiles, step_of
 from harness.config import RUNAWAY, Execution, RunConfig
-from harness.corpora import TokenCorpus, open_corpus
-from harness.data import (
-    TokenBatches,
-    bits_per_byte,
-    validation_batches,
-    validation_bytes_per_token,
-)
 from harness.distributed import RankEnvironment, Ranks, ranks_of, strategy_of
 from harness.errors import DataError
 from harness.launch.ranks import sequences_per_rank
@@ -44,8 +37,10 @@ from harness.lean_lightning import Trainer, _SignalConnector
 from harness.memory import within_memory
 from harness.module import Batch, LanguageModel
 from harness.paths import RunPaths
+from harness.probing import Measure, measure_answers
 from harness.recording import build_record
 from harness.records import PlannedRun, RunRecord, read_record, write_record
+from harness.source import Batches, Source, TaskSource, open_source
 from harness.stop import Stop
 from recipes.base import Shape, get
 
@@ -65,7 +60,7 @@ class StepDataset(IterableDataset[Batch]):
         Sequences of every global batch to yield.
     """
 
-    def __init__(self, batches: TokenBatches, first: int, steps: int, rows: slice) -> None:
+    def __init__(self, batches: Batches, first: int, steps: int, rows: slice) -> None:
         self.batches, self.first, self.steps, self.rows = batches, first, steps, rows
 
     def __iter__(self) -> Iterator[Batch]:
@@ -121,11 +116,11 @@ def train(
     ranks = ranks_of(execution)
     share = sequences_per_rank(config, execution)
     asked = microbatch_seqs or execution.microbatch_seqs or share
-    corpus = _planned_corpus(config, run)
+    source = _planned_source(config, run)
     _quiet_lightning()
     torch.set_num_threads(execution.threads)
     provenance.reset_peak_memory()
-    progress = _progress(run, config, corpus, paths, execution, stop, attempt, ranks)
+    progress = _progress(run, config, source, paths, execution, stop, attempt, ranks)
     progress.trunk = ranks.told(lambda: trunk_to_serve(run, paths))
     microbatch = min(asked, share)
 
@@ -134,7 +129,7 @@ def train(
             *(config, run.run_id, run.vocab_size, run.cost.steps),
             *(execution, microbatch, ranks, run.trunk),
         )
-        _fit(module, run, config, corpus, progress, execution)
+        _fit(module, run, config, source, progress, execution)
 
     within_memory(fit, microbatch)
     if progress.interrupted:
@@ -146,27 +141,28 @@ def _fit(
     module: LanguageModel,
     run: PlannedRun,
     config: RunConfig,
-    corpus: TokenCorpus,
+    source: Source,
     progress: Progress,
     execution: Execution,
 ) -> None:
     checkpoint = progress.ranks.told(lambda: begin(run, progress))
     first = step_of(checkpoint) if checkpoint else 0
-    loader = _loader(corpus, config, progress, first)
-    trainer = _build_trainer(config, corpus, progress, execution)
+    loader = _loader(source, progress, first)
+    trainer = _build_trainer(config, source, progress, execution)
     trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=checkpoint is not None or None)
     progress.branched = module.branched
 
 
-def _planned_corpus(config: RunConfig, run: PlannedRun) -> TokenCorpus:
-    corpus = open_corpus(config.data.corpus)
-    if corpus.info.sha256 != run.corpus_sha256:
+def _planned_source(config: RunConfig, run: PlannedRun) -> Source:
+    source = open_source(config)
+    if source.info.sha256 != run.corpus_sha256:
+        kind = "corpus" if config.data.task is None else "task"
         raise DataError(
-            f"corpus '{config.data.corpus}' has changed since the run was planned "
-            f"(sha256 {corpus.info.sha256[:12]}, planned {run.corpus_sha256[:12]}). "
+            f"{kind} '{config.data.label}' has changed since the run was planned "
+            f"(sha256 {source.info.sha256[:12]}, planned {run.corpus_sha256[:12]}). "
             "Run the grid again to plan with the new content, or restore the old one."
         )
-    return corpus
+    return source
 
 
 def _quiet_lightning() -> None:
@@ -179,39 +175,30 @@ def _quiet_lightning() -> None:
 def _progress(
     run: PlannedRun,
     config: RunConfig,
-    corpus: TokenCorpus,
+    source: Source,
     paths: RunPaths,
     execution: Execution,
     stop: Stop,
     attempt: int,
     ranks: Ranks,
 ) -> Progress:
-    bytes_per_token = validation_bytes_per_token(
-        corpus, seq_len=config.data.seq_len, eval_tokens=config.train.eval_tokens
-    )
     return Progress(
         paths=paths,
         attempt=attempt,
         steps=run.cost.steps,
         batch_tokens=config.train.batch_tokens,
         flops_per_token=run.cost.flops_per_token,
-        nats_to_bits_per_byte=bits_per_byte(1.0, bytes_per_token),
+        bits_per_byte_per_nat=source.bits_per_byte_per_nat,
         stop=stop,
         checkpoint_every_s=execution.checkpoint_every_s,
         ranks=ranks,
         branch_step=run.branch_step,
+        kept=even_steps(run.cost.steps, execution.n_checkpoints),
     )
 
 
-def _loader(
-    corpus: TokenCorpus, config: RunConfig, progress: Progress, first: int
-) -> DataLoader[Batch]:
-    batches = TokenBatches(
-        corpus,
-        seq_len=config.data.seq_len,
-        batch_tokens=config.train.batch_tokens,
-        seed=config.seed,
-    )
+def _loader(source: Source, progress: Progress, first: int) -> DataLoader[Batch]:
+    batches = source.batches()
     rows = progress.ranks.rows(batches.n_sequences)
     return DataLoader(StepDataset(batches, first, progress.steps, rows), batch_size=None)
 
@@ -228,7 +215,7 @@ class _NoSignals(_SignalConnector):
 
 
 def _build_trainer(
-    config: RunConfig, corpus: TokenCorpus, progress: Progress, execution: Execution
+    config: RunConfig, source: Source, progress: Progress, execution: Execution
 ) -> Trainer:
     """Build a Trainer that owns the loop and nothing else: logs, checkpoints, processes and
     signals are ours.
@@ -251,35 +238,35 @@ def _build_trainer(
         # No such folder: under Slurm, Lightning resumes by itself from one that holds hpc_ckpt_N.
         default_root_dir=progress.paths.root / "none",
         plugins=[RankEnvironment(progress.ranks), CheckpointFiles()],
-        callbacks=list(_callbacks(config, corpus, progress, execution)),
+        callbacks=list(_callbacks(source, progress, execution)),
     )
     trainer._signal_connector = _NoSignals(trainer)
     return trainer
 
 
-def _callbacks(
-    config: RunConfig, corpus: TokenCorpus, progress: Progress, execution: Execution
-) -> list[StepCallback]:
-    batches = functools.cache(functools.partial(_validation, config, corpus))
-    loss_limit = RUNAWAY * math.log(corpus.info.vocab_size)
+def _callbacks(source: Source, progress: Progress, execution: Execution) -> list[StepCallback]:
+    batches = functools.cache(functools.partial(_validation, source))
+    loss_limit = RUNAWAY * math.log(source.info.vocab_size)
     diagnostic = even_steps(progress.steps, execution.n_diagnostics)
+    validated = even_steps(progress.steps, execution.n_evals)
     return [
         Fence(progress),
         Journal(progress, execution.log_every, loss_limit),
-        Validator(progress, even_steps(progress.steps, execution.n_evals), batches),
+        Validator(progress, validated, batches, _answers(source)),
         Diagnostics(progress, diagnostic, lambda: batches()[0][:DIAGNOSTIC_SEQUENCES]),
         Checkpointer(progress),
     ]
 
 
-def _validation(config: RunConfig, corpus: TokenCorpus) -> list[Tensor]:
-    windows = validation_batches(
-        corpus,
-        seq_len=config.data.seq_len,
-        eval_tokens=config.train.eval_tokens,
-        batch_seqs=EVAL_SEQUENCES,
-    )
-    return [torch.from_numpy(window) for window in windows]
+def _validation(source: Source) -> list[Tensor]:
+    return [torch.from_numpy(batch) for batch in source.validation(EVAL_SEQUENCES)]
+
+
+def _answers(source: Source) -> Measure | None:
+    """What is measured of the answers to a task; nothing of text."""
+    if not isinstance(source, TaskSource):
+        return None
+    return functools.partial(measure_answers, source.held_out())
 
 
 def _record(

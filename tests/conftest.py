@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from harness.config import RunConfig
-from harness.corpora import describe
 from harness.cost import run_cost
 from harness.identity import run_id
 from harness.paths import RunPaths, SweepPaths
 from harness.records import PlannedRun
+from harness.source import describe_source
 from recipes.base import Shape, get
 
 PlanRun = Callable[..., PlannedRun]
@@ -53,6 +53,7 @@ def make_config(
     *,
     model: dict[str, Any] | None = None,
     train: dict[str, Any] | None = None,
+    data: dict[str, Any] | None = None,
     seq_len: int = 32,
     seed: int = 0,
 ) -> RunConfig:
@@ -61,7 +62,7 @@ def make_config(
         {
             "residual": {"name": residual, "options": options or {}},
             "model": {"n_layers": 2, "d_model": 32, "head_dim": 16, **(model or {})},
-            "data": {"corpus": "sotu", "seq_len": seq_len},
+            "data": {"corpus": "sotu", "seq_len": seq_len, **(data or {})},
             "train": {
                 "budget": {"tokens": 12 * 256},
                 "batch_tokens": 256,
@@ -76,7 +77,7 @@ def make_config(
 def plan_run(*args: Any, **kwargs: Any) -> PlannedRun:
     """Plan one run; arguments as for :func:`make_config`."""
     config = make_config(*args, **kwargs)
-    recipe, info = get(config.residual.name), describe(config.data.corpus)
+    recipe, info = get(config.residual.name), describe_source(config.data)
     options = recipe.Options.model_validate(config.residual.options)
     shape = Shape(n_layers=config.model.n_layers, d_model=config.model.d_model)
     return PlannedRun(

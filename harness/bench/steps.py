@@ -19,7 +19,7 @@ from harness.bench.plan import BenchPlan, BenchShape, RecipeChoice
 from harness.config import Budget, ResidualConfig, TrainConfig
 from harness.cost import count_params, peak_bytes
 from harness.model import Transformer
-from harness.module import next_token_loss
+from harness.module import token_loss
 from harness.optimiser import build_optimizer, clip_gradients
 from recipes.base import Residual, ResidualCost, Shape, build, get, parse_options
 
@@ -99,7 +99,7 @@ def training_step(
     def step() -> None:
         optimizer.zero_grad()
         with precision_context(plan.precision, device):
-            torch.autograd.backward(next_token_loss(model, tokens))
+            torch.autograd.backward(token_loss(model, tokens))
             clip_gradients(model, train.grad_clip)
             optimizer.step()
 

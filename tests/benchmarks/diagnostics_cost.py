@@ -18,7 +18,7 @@ import torch
 from harness.config import RunConfig
 from harness.diagnostics import measure
 from harness.model import Transformer
-from harness.module import next_token_loss
+from harness.module import token_loss
 from harness.optimiser import build_optimizer, clip_gradients
 from harness.training import DIAGNOSTIC_SEQUENCES
 from tests.benchmarks.trainer_overhead import largest
@@ -42,7 +42,7 @@ def report(recipe: str, repeats: int) -> None:
 
     def step() -> None:
         optimizer.zero_grad()
-        next_token_loss(model, tokens).backward()
+        token_loss(model, tokens).backward()
         clip_gradients(model, config.train.grad_clip)
         optimizer.step()
 

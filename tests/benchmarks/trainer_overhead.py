@@ -25,7 +25,7 @@ from harness.corpora import open_corpus
 from harness.data import TokenBatches
 from harness.grid import load_grid
 from harness.model import Transformer
-from harness.module import next_token_loss
+from harness.module import token_loss
 from harness.optimiser import build_optimizer, clip_gradients, set_lr
 from harness.paths import SweepPaths
 from harness.plan import plan, to_manifest
@@ -59,7 +59,7 @@ def bare_loop(run: PlannedRun) -> float:
     for step in range(run.cost.steps):
         set_lr(optimizer, config.train.lr * lr_fraction(config.train, step, run.cost.steps))
         optimizer.zero_grad()
-        next_token_loss(model, torch.from_numpy(batches.batch(step))).backward()
+        token_loss(model, torch.from_numpy(batches.batch(step))).backward()
         clip_gradients(model, config.train.grad_clip)
         optimizer.step()
     return time.perf_counter() - begin

@@ -21,7 +21,7 @@ from harness.config import Budget, ModelConfig, ResidualConfig, TrainConfig
 from harness.corpora import TokenCorpus, open_corpus
 from harness.data import TokenBatches, validation_batches
 from harness.model import Transformer
-from harness.module import next_token_loss
+from harness.module import token_loss
 from harness.optimiser import build_optimizer, clip_gradients, set_lr
 from harness.schedule import lr_fraction
 
@@ -42,12 +42,12 @@ def final_loss(corpus: TokenCorpus, model: ModelConfig, optimizer: Any, lr: floa
     for step in range(STEPS):
         set_lr(stepper, lr * lr_fraction(train, step, STEPS))
         stepper.zero_grad()
-        next_token_loss(transformer, torch.from_numpy(batches.batch(step))).backward()
+        token_loss(transformer, torch.from_numpy(batches.batch(step))).backward()
         clip_gradients(transformer, train.grad_clip)
         stepper.step()
     groups = validation_batches(corpus, seq_len=SEQ_LEN, eval_tokens=EVAL_TOKENS, batch_seqs=128)
     with torch.no_grad():
-        losses = [next_token_loss(transformer, torch.from_numpy(g)).item() for g in groups]
+        losses = [token_loss(transformer, torch.from_numpy(g)).item() for g in groups]
     mean = sum(losses) / len(losses)
     return mean if math.isfinite(mean) else math.inf
 

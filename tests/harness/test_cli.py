@@ -15,7 +15,7 @@ from tests.command_line import isoloss
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "recipes" / "grids" / "quickstart.yaml"
 COMMANDS = (
-    *("plan", "run", "status", "logs", "retry", "sync", "report", "recipes"),
+    *("plan", "run", "status", "logs", "retry", "sync", "report", "recipes", "tasks"),
     *("show", "diff", "failures", "cancel", "fit", "export", "simulate"),
     *("prepare", "schema", "doctor", "new-recipe", "bench"),
 )
@@ -141,6 +141,19 @@ def test_recipes_state_no_cost_for_a_shape_they_refuse() -> None:
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = isoloss("plan", "absent.yaml", "--debug", cwd=tmp_path)
     assert "Traceback" in done.stderr
+
+
+def test_tasks_lists_all_and_shows_one_in_full() -> None:
+    from harness.tasks import available
+
+    shown = isoloss("tasks").stdout
+    assert all(name in shown for name in available())
+    page = isoloss("tasks", "s3_words").stdout
+    assert "length            16" in page
+    assert "labels ." in page
+    refused = isoloss("tasks", "s3_wrds")
+    assert refused.returncode == 2
+    assert "did you mean 's3_words'?" in refused.stderr
 
 
 def test_recipes_lists_all_and_shows_one_in_full() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from harness.config import Execution
 from harness.diagnostics import Gradients, measure, mixing_health
 from harness.model import Transformer
-from harness.module import next_token_loss
+from harness.module import token_loss
 from harness.paths import SweepPaths
 from harness.records import read_jsonl
 from recipes.base import Options, Residual, Shape, available
@@ -81,7 +81,7 @@ def test_gradient_by_layer_agrees_with_finite_differences(
 
         handle = sublayer.register_forward_hook(push)
         with torch.no_grad():
-            loss = next_token_loss(model, ids).item()
+            loss = token_loss(model, ids).item()
         handle.remove()
         return loss
 
@@ -120,7 +120,7 @@ def test_parameter_and_query_gradients_are_those_of_backward() -> None:
     model = build("full")
     found = measure(model, tokens())
     assert all(parameter.grad is None for parameter in model.parameters())
-    next_token_loss(model, tokens()).backward()
+    token_loss(model, tokens()).backward()
     for part, value in zip(model.sublayers, found["param_grad_l2"], strict=True):
         joined = torch.cat([p.grad.flatten() for p in part.parameters()])
         assert value == pytest.approx(joined.norm().item(), rel=1e-6)
@@ -196,7 +196,7 @@ def test_resuming_at_the_first_read_of_a_source_is_a_whole_masked_pass(recipe: s
     assert found["masking"]
     for one in found["masking"]:
         with torch.no_grad(), model.residual.masking(one["source"]):
-            loss = next_token_loss(model, ids).item()
+            loss = token_loss(model, ids).item()
         expected = loss - found["batch_loss_nats"]
         assert one["loss_change_nats"] == pytest.approx(expected, abs=1e-12)
 
