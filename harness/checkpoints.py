@@ -9,17 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import pickle
 import shutil
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from harness.checkpoint_file import read_whole
 from harness.errors import CheckpointError
 from harness.lean_lightning import CheckpointIO, Trainer
 from harness.paths import RunPaths
@@ -27,11 +24,6 @@ from harness.trunks import state_file, states
 
 KEPT = 2
 """Checkpoints kept: the newest, and one to fall back on should the newest be damaged."""
-DAMAGED = (
-    *(zipfile.BadZipFile, pickle.UnpicklingError, struct.error, zlib.error),
-    *(RuntimeError, ValueError, EOFError, NotImplementedError),
-)
-"""What reading a damaged file raises, by where the damage is; ValueError includes bad Unicode."""
 
 
 class CheckpointFiles(CheckpointIO):
@@ -61,7 +53,11 @@ class CheckpointFiles(CheckpointIO):
 
 
 def save_checkpoint(
-    trainer: Trainer, paths: RunPaths, attempt: int, check: Callable[[], None]
+    trainer: Trainer,
+    paths: RunPaths,
+    attempt: int,
+    check: Callable[[], None],
+    kept: frozenset[int] = frozenset(),
 ) -> Path:
     """Save the whole state as ``checkpoints/step-N.ckpt``; keep the newest two.
 
@@ -73,6 +69,8 @@ def save_checkpoint(
         Number of this try, so that it never writes into the scratch file of another.
     check
         Called before the file gets its final name; raises when it must not.
+    kept
+        Steps whose checkpoints stay beside the newest two.
 
     Returns
     -------
@@ -92,7 +90,7 @@ def save_checkpoint(
         trainer.save_checkpoint(scratch)
         if trainer.is_global_zero:
             check()
-            _publish(scratch, target, paths)
+            _publish(scratch, target, paths, kept)
     finally:
         if trainer.is_global_zero:
             with contextlib.suppress(OSError):
@@ -100,13 +98,14 @@ def save_checkpoint(
     return target
 
 
-def _publish(scratch: Path, target: Path, paths: RunPaths) -> None:
+def _publish(scratch: Path, target: Path, paths: RunPaths, kept: frozenset[int]) -> None:
     # What a checkpoint has passed is never logged again, so the rows must reach the disk before it.
     for written in (paths.metrics, paths.diagnostics, scratch):
         _to_disk(written)
     scratch.replace(target)
     _to_disk(paths.checkpoints)
-    for old in (*_newest_first(paths)[KEPT:], *paths.checkpoints.glob("*.partial")):
+    older = [path for path in _newest_first(paths)[KEPT:] if step_of(path) not in kept]
+    for old in (*older, *paths.checkpoints.glob("*.partial")):
         old.unlink(missing_ok=True)
 
 
@@ -203,7 +202,7 @@ def newest_in_trunk(folder: Path, trunk: str, *, above: int, at_most: int) -> Tr
     for step, path in states(folder, at_most):
         if step <= above:
             return None
-        state = _read_whole(path)
+        state = read_whole(path)
         if state is not None and (state.get("trunk"), state.get("global_step")) == (trunk, step):
             return TrunkState(path, step, str(state["run_id"]))
         print(f"{path} is damaged or of another training: set aside, trained from before it")
@@ -226,7 +225,7 @@ def newest_checkpoint(paths: RunPaths) -> Path | None:
         The files cannot be read at the moment, which says nothing about what is in them.
     """
     for path in _newest_first(paths):
-        state = _read_whole(path)
+        state = read_whole(path)
         if state is None:
             path.replace(path.with_suffix(".damaged"))
             continue
@@ -238,22 +237,3 @@ def newest_checkpoint(paths: RunPaths) -> Path | None:
             )
         return path
     return None
-
-
-def _read_whole(path: Path) -> dict[str, Any] | None:
-    """Contents of a checkpoint; None when it is cut short or a bit of it has changed.
-
-    torch does not compare the checksums that it writes, and reads altered weights without a word.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if archive.testzip() is not None:
-                return None
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except OSError as error:
-        if error.errno not in (None, errno.EINVAL):  # EINVAL: a torn file points outside itself
-            raise
-        return None
-    except DAMAGED:
-        return None
-    return state if isinstance(state, dict) else None

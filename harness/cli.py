@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from harness import cli_fit, cli_ops, cli_simulate, cli_status, cli_tune
+from harness import cli_eval, cli_fit, cli_generate, cli_ops, cli_simulate, cli_status, cli_tune
 from harness import cli_tools as tools
 from harness.cli_bench import bench
 from harness.cli_common import RESULTS, AsJson, Results, SweepArgument, elsewhere, find_sweep
@@ -193,6 +193,8 @@ cli_tune.register(app)
 cli_status.register(app)
 cli_ops.register(app)
 cli_fit.register(app)
+cli_eval.register(app)
+cli_generate.register(app)
 tools.register(app)
 app.command()(bench)
 app.command()(cli_simulate.simulate)

@@ -58,9 +58,21 @@ class Rotary(nn.Module):
 
     def forward(self, x_BHTE: Tensor) -> Tensor:
         """Rotate queries or keys by their position."""
-        cos_TE, sin_TE = self.tables(x_BHTE.shape[-2], x_BHTE)
-        left, right = x_BHTE.chunk(2, dim=-1)
-        return x_BHTE * cos_TE + torch.cat((-right, left), dim=-1) * sin_TE
+        return _rotated(x_BHTE, *self.tables(x_BHTE.shape[-2], x_BHTE))
+
+    def at(self, x_BHTE: Tensor, first: int) -> Tensor:
+        """Rotate queries or keys of which the first stands at position ``first``.
+
+        The tables grow by doubling, so that decoding token by token rarely makes one.
+        """
+        end = first + x_BHTE.shape[-2]
+        cos_TE, sin_TE = self.tables(1 << (end - 1).bit_length(), x_BHTE)
+        return _rotated(x_BHTE, cos_TE[first:end], sin_TE[first:end])
+
+
+def _rotated(x_BHTE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+    left, right = x_BHTE.chunk(2, dim=-1)
+    return x_BHTE * cos_TE + torch.cat((-right, left), dim=-1) * sin_TE
 
 
 class Attention(nn.Module):
@@ -81,16 +93,29 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Attend; [B, T, D] to [B, T, D]."""
-        q_BHTE, k_BKTE = self._heads(self.query, x_BTD), self._heads(self.key, x_BTD)
-        if self.query_norm is not None and self.key_norm is not None:
-            q_BHTE, k_BKTE = self.query_norm(q_BHTE), self.key_norm(k_BKTE)
+        q_BHTE, k_BKTE = self.queries_and_keys(x_BTD)
         mixed_BHTE = F.scaled_dot_product_attention(
             self.rotary(q_BHTE),
             self.rotary(k_BKTE),
-            self._heads(self.value, x_BTD),
+            self.values(x_BTD),
             is_causal=True,
             enable_gqa=self.grouped,
         )
+        return self.merged(mixed_BHTE)
+
+    def queries_and_keys(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries [B, H, T, E] and keys [B, K, T, E], not yet rotated."""
+        q_BHTE, k_BKTE = self._heads(self.query, x_BTD), self._heads(self.key, x_BTD)
+        if self.query_norm is not None and self.key_norm is not None:
+            q_BHTE, k_BKTE = self.query_norm(q_BHTE), self.key_norm(k_BKTE)
+        return q_BHTE, k_BKTE
+
+    def values(self, x_BTD: Tensor) -> Tensor:
+        """Return values, [B, K, T, E]."""
+        return self._heads(self.value, x_BTD)
+
+    def merged(self, mixed_BHTE: Tensor) -> Tensor:
+        """Return what attention writes, of what its heads have seen; to [B, T, D]."""
         return self.output(mixed_BHTE.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, projection: nn.Module, x_BTD: Tensor) -> Tensor:

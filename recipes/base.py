@@ -13,8 +13,8 @@ The state is a pytree (NamedTuple, tuple, list, dict) of tensors and ints and is
 module, so that it can cross a checkpointed function, a pipeline stage or a cache. ``read`` and
 ``write`` return a new state and leave the old one as it was.
 
-Every module of this package is imported on first use; third parties register by the entry point
-group ``isoloss.recipes`` or are named ``package.module:Class`` in the grid.
+Modules of this package are imported on first use; third parties register by the entry point group
+``isoloss.recipes`` or are named ``package.module:Class``.
 """
 
 from __future__ import annotations
@@ -113,8 +113,6 @@ class Residual(Transfer, nn.Module):
     """One-line equation, shown by ``isoloss recipes``."""
     source: ClassVar[str]
     """Paper and equation numbers."""
-    token_local: ClassVar[bool] = True
-    """Whether the recipe mixes depth only, never tokens."""
 
     def __init__(self, shape: Shape, options: AnyOptions) -> None:
         super().__init__()
@@ -190,12 +188,9 @@ class Residual(Transfer, nn.Module):
         return nullcontext()
 
     def use_kernel(self, kernel: str) -> None:
-        """Choose how depth reads are computed; results differ by rounding only.
+        """Choose how depth reads are computed, by one of :data:`KERNELS`; rounding alone differs.
 
-        Parameters
-        ----------
-        kernel
-            One of :data:`KERNELS`. Recipes without a depth read have nothing to choose.
+        Recipes without a depth read have nothing to choose.
 
         Raises
         ------
@@ -229,6 +224,11 @@ class Residual(Transfer, nn.Module):
         return [cls.Options()]
 
     @classmethod
+    def token_reach(cls, shape: Shape, options: AnyOptions) -> int:
+        """How many earlier tokens a read itself sees; 0 for recipes that mix depth alone."""
+        return 0
+
+    @classmethod
     def block_size(cls, shape: Shape, options: AnyOptions) -> int | None:
         """Sublayers per depth block (the paper's S), for recipes that have one."""
         return None
@@ -248,6 +248,8 @@ def recipe(name: str, *, revision: int) -> Callable[[R], R]:
     """
 
     def register(cls: R) -> R:
+        if hasattr(cls, "token_local"):
+            raise RecipeError(f"recipe '{name}': replace token_local by the method token_reach")
         other = _REGISTRY.get(name)
         if other is not None and _origin(other) != _origin(cls):
             files = " and ".join(_origin(c)[0] for c in (other, cls))

@@ -71,7 +71,6 @@ class MultiStream(BlockReads):
 
     Options = MultiStreamOptions
     options: MultiStreamOptions
-    token_local = False
     equation = "u_t = sum_h gamma_h sum_i softmax_i(q_t^h . rms(conv_h v_i)) conv_h v_i; final read"
     source = (
         "our reading of the abstract of Multi-Stream Attention Residuals, Qin et al.; not the paper"
@@ -198,7 +197,7 @@ class MultiStream(BlockReads):
     def dead_parameters(self) -> set[str]:
         """Name everything that is left when heads differ by keys alone and queries stay zero."""
         if self.queries_stay_zero and self.options.convolve == "keys":
-            return {name for name, _ in self.named_parameters()} - {"queries"}
+            return {name for name, _ in self.named_parameters()} - {"queries", "recency"}
         return super().dead_parameters()
 
     @classmethod
@@ -220,7 +219,7 @@ class MultiStream(BlockReads):
         return ResidualCost(
             params=n_reads * heads * d * (1 + options.has_gain)
             + taps * d * (1 if options.share_taps else n_reads)
-            + n_reads * (heads * (heads > 1) + heads * d * options.has_map),
+            + n_reads * (heads * (heads > 1) + heads * d * options.has_map + options.has_recency),
             flops_per_token=2 * d * read_sources * (heads + options.value_views)
             + 2 * d * (taps * entries + heads * n_reads * options.has_map),
             elements_moved_per_token=d
@@ -231,6 +230,12 @@ class MultiStream(BlockReads):
             ),
             state_elements_per_token=d * kept,
         )
+
+    @classmethod
+    def token_reach(cls, shape: Shape, options: Any) -> int:
+        """As far back as the widest convolution goes."""
+        widths: tuple[int, ...] = options.widths
+        return max(widths) - 1
 
     @classmethod
     def example_options(cls, shape: Shape) -> list[AnyOptions]:
@@ -247,4 +252,5 @@ class MultiStream(BlockReads):
             MultiStreamOptions(block_sizes=(1, shape.n_sublayers - 1), embedding_source=False),
             MultiStreamOptions(key_norm="none", include_partial=False, final_read=False),
             MultiStreamOptions(logit_scale="inverse_sqrt_rank", block_size=2, query_init_std=0.3),
+            MultiStreamOptions(recency_init=-1.0, convolve="keys", frozen_queries=True),
         ]

@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.corpora._embedded import EmbeddedCorpus, Source
 from harness.errors import DataError
 from harness.token_folder import CorpusInfo, TokenCorpus, open_token_folder, read_info
+from harness.tokenization import ByteTokenizer, Tokenizer, load_tokenizer
 
 __all__ = [
     "CorpusInfo",
@@ -24,6 +25,7 @@ __all__ = [
     "describe",
     "embedded",
     "open_corpus",
+    "tokenizer_of",
 ]
 
 
@@ -77,6 +79,24 @@ def open_corpus(corpus: str) -> TokenCorpus:
     if corpus in available():
         return embedded(corpus).open()
     return open_token_folder(_prepared_folder(corpus))
+
+
+def tokenizer_of(corpus: str) -> Tokenizer:
+    """Tokenizer that a corpus was prepared with.
+
+    Parameters
+    ----------
+    corpus
+        As for :func:`describe`.
+
+    Raises
+    ------
+    DataError
+        There is no such corpus, or its tokenizer cannot be read.
+    """
+    if corpus in available():
+        return ByteTokenizer()
+    return load_tokenizer(_prepared_folder(corpus))
 
 
 def _prepared_folder(corpus: str) -> Path:

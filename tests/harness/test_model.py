@@ -23,7 +23,7 @@ def theirs(name: str, model: Transformer, weights: dict[str, Tensor]) -> torch.n
     """A model of ``transformers`` of our model's shape that holds the given weights."""
     c = model.config
     config = getattr(transformers, f"{name}Config")(
-        vocab_size=VOCAB,
+        vocab_size=model.embedding.num_embeddings,
         hidden_size=c.d_model,
         intermediate_size=c.ffn_width,
         num_hidden_layers=c.n_layers,

@@ -78,6 +78,15 @@ def stream_parts(shape: Shape, dtype: torch.dtype = torch.float64) -> tuple[Tens
     return drawn[0].to(dtype), list(drawn[1:].to(dtype))
 
 
+def reads(residual: Residual, parts: Tensor) -> Tensor:
+    """What every read returns, the final one included, of an embedding and fixed outputs."""
+    seen = []
+    for t, state in walk(residual, parts[0], list(parts[1:])):
+        final = t == residual.shape.n_sublayers
+        seen.append(residual.finish(state) if final else residual.read(state, t)[0])
+    return torch.stack(seen)
+
+
 @check
 def describes_itself(cls: Recipe, options: Options, shape: Shape) -> None:
     assert cls.equation
@@ -159,13 +168,19 @@ def is_causal(cls: Recipe, options: Options, shape: Shape) -> None:
 
 
 @check
-def mixes_tokens_only_if_declared(cls: Recipe, options: Options, shape: Shape) -> None:
-    model = random_model(cls, options, shape, token_local=True)
-    ids, changed = tokens(length=9), tokens(length=9)
-    changed[:, 4] = (changed[:, 4] + 1) % 11
-    difference = (model(ids) - model(changed)).abs().amax((0, 2))
-    if cls.token_local:
-        assert difference.nonzero().flatten().tolist() == [4]
+def mixes_no_more_tokens_than_declared(cls: Recipe, options: Options, shape: Shape) -> None:
+    residual = make(cls, options, shape).double()
+    randomise(residual)
+    reach = cls.token_reach(shape, options)
+    generator = torch.Generator().manual_seed(3)
+    parts = torch.randn(shape.n_sublayers + 1, 2, reach + 6, shape.d_model, generator=generator)
+    changed = parts.double().clone()
+    changed[:, :, 0] = changed[:, :, 0].roll(1, dims=-1)
+    with torch.no_grad():
+        before, after = reads(residual, parts.double()), reads(residual, changed)
+    beyond = (before - after)[:, :, reach + 1 :].abs().amax((1, 2, 3)).nonzero().flatten().tolist()
+    found = f"reads {beyond} see more than the {reach} earlier tokens that token_reach declares"
+    assert not beyond, f"{cls.name}: {found}; a decoder would forget the others"
 
 
 @check

@@ -54,13 +54,12 @@ class Attention(nn.Module):
 
 
 class ToyModel(nn.Module):
-    def __init__(self, residual: Residual, *, token_local: bool = False, seed: int = 0) -> None:
+    def __init__(self, residual: Residual, *, seed: int = 0) -> None:
         super().__init__()
         shape = residual.shape
-        bodies = (Mlp, Mlp) if token_local else (Attention, Mlp)
         self.embedding = nn.Embedding(VOCAB, shape.d_model)
         self.sublayers = nn.ModuleList(
-            bodies[t % 2](shape.d_model) for t in range(shape.n_sublayers)
+            (Attention, Mlp)[t % 2](shape.d_model) for t in range(shape.n_sublayers)
         )
         self.norm, self.head = PreNorm(shape.d_model), nn.Linear(shape.d_model, VOCAB, bias=False)
         generator = torch.Generator().manual_seed(seed)
