@@ -79,18 +79,22 @@ class AttentionResidual(Residual):
         size = self.query_shape(shape, options)
         self.queries = nn.Parameter(torch.zeros(size), requires_grad=not options.frozen_queries)
         self.gains = nn.Parameter(torch.ones(size[: self.gain_dims])) if options.has_gain else None
+        n_reads = len(self.plan.readers)
+        self.recency = nn.Parameter(torch.zeros(n_reads)) if options.has_recency else None
 
     gain_dims = 2
     """Leading dimensions of the queries that the key gains share."""
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator) -> None:
-        """Set gains to one and queries to zero, or to N(0, query_init_std^2) where asked."""
+        """Set gains to one, queries to zero or N(0, query_init_std^2), recency as asked."""
         self.queries.zero_()
         if self.options.query_init_std > 0:
             self.queries.normal_(0.0, self.options.query_init_std, generator=generator)
         if self.gains is not None:
             self.gains.fill_(1.0)
+        if self.recency is not None:
+            self.recency.fill_(self.options.recency_init)
 
     def use_kernel(self, kernel: str) -> None:
         """Choose how reads are computed; see :data:`recipes.base.KERNELS`."""
@@ -216,6 +220,8 @@ class AttentionResidual(Residual):
 
     def weigh(self, logits_SBTH: Tensor, t: int) -> Tensor:
         """Turn logits into weights; a hidden source gets none."""
+        if self.recency is not None:
+            logits_SBTH = torch.cat([logits_SBTH[:-1], self.favoured(logits_SBTH[-1:], t)])
         if self.options.has_count_prior:
             logits_SBTH = logits_SBTH + self._counts(logits_SBTH, t).log()
         if self.options.weighting == "sigmoid":
@@ -225,6 +231,10 @@ class AttentionResidual(Residual):
             logits_SBTH = logits_SBTH.clone()
             logits_SBTH[at] = float("-inf")
         return logits_SBTH.softmax(dim=0)
+
+    def favoured(self, logits: Tensor, t: int) -> Tensor:
+        """Add to logits of the newest source what read ``t`` has learned for it, if anything."""
+        return logits if self.recency is None else logits + widen(self.recency[self.row_of[t]])
 
     def _counts(self, like: Tensor, t: int) -> Tensor:
         return like.new_tensor(self.plan.counts(t))[:, None, None, None]
@@ -294,12 +304,14 @@ class AttentionResidual(Residual):
 
     @classmethod
     def cost(cls, shape: Shape, options: Any) -> ResidualCost:
-        """Price of queries and gains, of reads of two sources or more, and of the sums kept."""
+        """Price of all parameters, of reads of two sources or more, and of the sums kept."""
         plan, keys, d = options.schedule(shape), options.keys(shape.d_model), shape.d_model
         size = cls.query_shape(shape, options)
         width = keys.heads * keys.width
         return ResidualCost(
-            params=_product(size) + _product(size[: cls.gain_dims]) * options.has_gain,
+            params=_product(size)
+            + _product(size[: cls.gain_dims]) * options.has_gain
+            + len(plan.readers) * options.has_recency,
             flops_per_token=sum(read_flops(plan.n_sources(t), d, width) for t in plan.readers),
             elements_moved_per_token=d * vectors_moved(plan),
             state_elements_per_token=d * max(plan.n_vectors(t) for t in range(plan.n_sublayers)),
@@ -311,7 +323,8 @@ class AttentionResidual(Residual):
 
         Uniform weights then give R / m (or R + R / m), and the pre-norm that follows forgets scale.
         """
-        return bool(options.query_init_std == 0 and options.window is None)
+        uniform = options.query_init_std == 0 and options.recency_init == 0
+        return bool(uniform and options.window is None)
 
 
 class BlockReads(AttentionResidual):

@@ -57,4 +57,5 @@ class Block(BlockReads, KeyedReads):
             BlockRecipeOptions(block_size=2, key_rank=3, key_norm_scope="full"),
             BlockRecipeOptions(block_size=2, query="input_dependent", count_prior=True),
             BlockRecipeOptions(block_size=2, query="none"),
+            BlockRecipeOptions(block_size=2, recency_init=1.0, heads=2),
         ]

@@ -173,4 +173,5 @@ class Delta(BlockReads, KeyedReads):
             DeltaOptions(source="block_sum", block_size=2, query="none", embedding_source=False),
             DeltaOptions(combine="replace", final_read=False, query="input_dependent"),
             DeltaOptions(source="cumulative", combine="replace", embedding_source=False, window=2),
+            DeltaOptions(source="cumulative", combine="replace", recency_init=3.0),
         ]

@@ -6,7 +6,10 @@ those that apply to it. Knows no tensors.
 
 Sources: Kimi Team, Attention Residuals, arXiv 2603.15031, section 5.3 (query, weighting, key norm,
 window, heads, block size); Su, LR-AttnRes, arXiv 2607.09694 (key rank, norm scope, logit scale,
-value scale, count prior); Multi-Head Attention Residuals, arXiv 2607.27230 (heads).
+value scale, count prior); Multi-Head Attention Residuals, arXiv 2607.27230 (heads). In no paper:
+``recency_init``, from public code (wdlctc/open-attention-residuals, modeling_attnres.py: 3 by
+default). Its sources are cumulative states, of which a large one starts as the standard residual;
+over outputs or block sums a large one that replaces the stream starts as a chain without residual.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ class ReadOptions(Options):
 
     query_init_std: float = Field(default=0.0, ge=0.0)
     """Standard deviation of the initial queries; 0, as the paper requires, gives uniform reads."""
+    recency_init: float = 0.0
+    """Logit that a read adds to its newest source, learned from there on: one per read, shared by
+    its heads. A softmax over zero queries then gives the newest source e^recency_init times the
+    weight of any other. 0, the paper's form, has no such logit and no parameter."""
     frozen_queries: bool = False
     """Never train the queries (control: where the recipe starts as the standard residual and has no
     parameters but queries and gains, zero queries keep it so)."""
@@ -64,6 +71,11 @@ class ReadOptions(Options):
         return self.key_norm == "rms_gain"
 
     @property
+    def has_recency(self) -> bool:
+        """Whether reads own a logit for their newest source."""
+        return self.recency_init != 0
+
+    @property
     def takes_means(self) -> bool:
         """Whether sources are mixed as means over the outputs they add up."""
         return False
@@ -100,6 +112,11 @@ class KeyOptions(ReadOptions):
     def has_gain(self) -> bool:
         """Whether keys carry a learned gain."""
         return self.key_norm == "rms_gain" and self.query != "none"
+
+    @property
+    def has_recency(self) -> bool:
+        """Whether reads own a logit for their newest source; bare logits include it."""
+        return super().has_recency and self.query != "none"
 
     def rank_at(self, d_model: int) -> int:
         """Return the key entries of all heads at a width."""

@@ -65,4 +65,5 @@ class Full(KeyedReads):
             FullOptions(heads=2, key_norm_scope="full", key_norm="rms"),
             FullOptions(key_rank=3, key_norm_scope="full", query="input_dependent"),
             FullOptions(embedding_source=False, final_read=False),
+            FullOptions(recency_init=1.0),
         ]

@@ -125,6 +125,7 @@ def why_not(
     weighting: str = "softmax",
     query: str = "static",
     key_norm: str = "rms_gain",
+    recency_init: float = 0.0,
     count_prior: bool = False,
     value_scale: str = "sum",
 ) -> str | None:
@@ -146,7 +147,7 @@ def why_not(
         Width of a source.
     n_tokens
         Tokens of a batch, all sequences together.
-    key_rank, heads, weighting, query, key_norm, count_prior, value_scale
+    key_rank, heads, weighting, query, key_norm, recency_init, count_prior, value_scale
         Options of the read, as the attention-residual recipes name them.
 
     Raises
@@ -161,7 +162,7 @@ def why_not(
         *_missing(library),
         *_wrong_place(values_dtype, device_type),
         *_wrong_keys(key_rank, d_model, heads, key_norm),
-        *_wrong_weights(weighting, query, count_prior, value_scale),
+        *_wrong_weights(weighting, query, recency_init, count_prior, value_scale),
         *_too_large(kernel, n_sources, d_model, n_tokens),
     ]
     reasons = reasons or list(_broken(kernel))
@@ -194,12 +195,14 @@ def _wrong_keys(
 
 
 def _wrong_weights(
-    weighting: str, query: str, count_prior: bool, value_scale: str
+    weighting: str, query: str, recency_init: float, count_prior: bool, value_scale: str
 ) -> Iterator[str]:
     if query != "static":
         yield f"takes one query for all tokens, not query {query}"
     if weighting != "softmax":
         yield f"weighs by softmax only, not by {weighting}"
+    if recency_init:
+        yield f"adds nothing to the logits, so no recency_init {recency_init:g}"
     if count_prior:
         yield "adds nothing to the logits, so no count_prior"
     if value_scale != "sum":

@@ -54,6 +54,14 @@ class KeyedReads(AttentionResidual):
         counts = [self.plan.n_sources(t) for t in self.plan.readers]
         self.first_logit = [sum(counts[:row]) for row in range(len(counts))]
 
+    @torch.no_grad()
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """Also start bare logits of newest sources at ``recency_init``, or that far off."""
+        super().reset_parameters(generator)
+        if self.options.query == "none" and self.options.recency_init:
+            ends = (*self.first_logit[1:], len(self.queries))
+            self.queries[[end - 1 for end in ends]] += self.options.recency_init
+
     @classmethod
     def query_shape(cls, shape: Shape, options: Any) -> tuple[int, ...]:
         """Shape of the queries: vectors, maps of the newest source, or bare logits."""
@@ -97,6 +105,7 @@ class KeyedReads(AttentionResidual):
             weighting=options.weighting,
             query=options.query,
             key_norm=options.key_norm,
+            recency_init=options.recency_init,
             count_prior=options.has_count_prior,
             value_scale="mean" if options.takes_means else "sum",
         )
@@ -169,13 +178,20 @@ class KeyedReads(AttentionResidual):
             if len(earlier) == len(sources):
                 mixed_BTD = phase.mixed
             else:
-                mixed_BTD = merge(phase, sources[-1].score(row), sources[-1].value)
+                score_BTH = self.favoured(sources[-1].score(row), t)
+                mixed_BTD = merge(phase, score_BTH, sources[-1].value)
         return mixed_BTD.to(self.queries.dtype), state
 
     def _phases(self, earlier: tuple[Source, ...], first: int, last: int) -> tuple[Phase, ...]:
-        rows = range(first, last)
-        scores = [torch.stack([source.score(row) for source in earlier]) for row in rows]
+        scores = [self._earlier_scores(earlier, row) for row in range(first, last)]
         return earlier_blocks(torch.stack(scores), [s.value for s in earlier]).reads()
+
+    def _earlier_scores(self, earlier: tuple[Source, ...], row: int) -> Tensor:
+        t = self.plan.readers[row]
+        *older, newest = (source.score(row) for source in earlier)
+        return torch.stack(
+            [*older, newest if self.plan.reads_partial(t) else self.favoured(newest, t)]
+        )
 
     def logits(self, sources: tuple[Source, ...], t: int) -> Tensor:
         """Return the logits of read ``t``, [S, B, T, H]."""

@@ -59,4 +59,5 @@ class LowRank(BlockReads, KeyedReads):
             LowRankOptions(key_rank=shape.d_model, n_blocks=3, tail="balanced"),
             LowRankOptions(query_init_std=0.02, frozen_queries=True),
             LowRankOptions(key_norm_scope="full", logit_scale="inverse_sqrt_rank"),
+            LowRankOptions(recency_init=1.0, weighting="sigmoid"),
         ]

@@ -180,6 +180,20 @@ SOURCES = [
         ZERO_QUERIES,
     ),
     Mutant(
+        "a bias towards the newest source by default",
+        OPTIONS,
+        "recency_init: float = 0.0",
+        "recency_init: float = 3.0",
+        ZERO_QUERIES,
+    ),
+    Mutant(
+        "the bias for the newest source given to the oldest",
+        FAMILY,
+        "torch.cat([logits_SBTH[:-1], self.favoured(logits_SBTH[-1:], t)])",
+        "torch.cat([self.favoured(logits_SBTH[:1], t), logits_SBTH[1:]])",
+        check(EQUATIONS, "full"),
+    ),
+    Mutant(
         "a read of one source owns a query that can never train",
         SCHEDULE,
         "if self.n_sources(t) > 1))",

@@ -143,6 +143,13 @@ READS = [
         check("is_causal", "multi_stream"),
     ),
     Mutant(
+        "a decoder that forgets a token which the widest convolution sees",
+        "recipes/multi_stream.py",
+        "return max(widths) - 1",
+        "return max(widths) - 2",
+        check("mixes_no_more_tokens_than_declared", "multi_stream"),
+    ),
+    Mutant(
         "the identity tap on the oldest token instead of the newest",
         "recipes/multi_stream.py",
         "taps[..., -1] = 1.0",

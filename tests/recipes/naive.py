@@ -48,8 +48,12 @@ def sigmoid(score: float) -> float:
     return 1.0 / (1.0 + math.exp(-score))
 
 
-def weigh(options: Any, scores: list[float], counts: list[int]) -> list[float]:
+def weigh(
+    options: Any, scores: list[float], counts: list[int], recency: Tensor | None, row: int
+) -> list[float]:
     """Softmax or sigmoid of scores; the divisor of a mean is part of the result."""
+    if recency is not None:
+        scores = [*scores[:-1], scores[-1] + float(recency[row])]
     if getattr(options, "count_prior", False):
         scores = [s + math.log(n) for s, n in zip(scores, counts, strict=True)]
     weights = (
@@ -127,13 +131,15 @@ class Reader:
     def __call__(self, sources: list[Tagged]) -> Tensor:
         out = torch.zeros_like(sources[0][0])
         counts = [count for _, count in sources]
+        recency = self.parameters.get("recency")
         heads = self.options.heads
         width = out.shape[-1] // heads
         for b in range(out.shape[0]):
             for j in range(out.shape[1]):
                 vectors = [value[b, j] for value, _ in sources]
                 for h in range(heads):
-                    weights = weigh(self.options, self.scores(vectors, h), counts)
+                    scores = self.scores(vectors, h)
+                    weights = weigh(self.options, scores, counts, recency, self.row)
                     channels = slice(h * width, (h + 1) * width)
                     parts = [w * v[channels] for w, v in zip(weights, vectors, strict=True)]
                     out[b, j, channels] = sum_of(parts)
@@ -319,12 +325,14 @@ class StreamReader:
             query = query / math.sqrt(len(query))
         if "gains" in self.parameters:
             query = query * self.parameters["gains"][self.row, h]
+        recency = self.parameters.get("recency")
         out = torch.zeros_like(plain[0])
         for b in range(out.shape[0]):
             for j in range(out.shape[1]):
                 raw = [key[b, j] for key in keys]
                 normed = raw if self.options.key_norm == "none" else [rms(key) for key in raw]
-                weights = weigh(self.options, [dot(query, key) for key in normed], counts)
+                scores = [dot(query, key) for key in normed]
+                weights = weigh(self.options, scores, counts, recency, self.row)
                 out[b, j] = sum_of([w * v[b, j] for w, v in zip(weights, values, strict=True)])
         return out
 

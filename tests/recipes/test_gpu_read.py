@@ -96,6 +96,7 @@ def test_a_cpu_is_no_place_for_either_kernel(kernel: str) -> None:
         ({"query": "input_dependent"}, "not query input_dependent"),
         ({"query": "none"}, "not query none"),
         ({"key_norm": "none"}, "not key_norm none"),
+        ({"recency_init": 3.0}, "no recency_init 3"),
         ({"count_prior": True}, "no count_prior"),
         ({"value_scale": "mean"}, "not value_scale mean"),
         ({"n_sources": 5000}, "sources, not 5000"),

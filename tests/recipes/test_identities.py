@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -131,6 +132,49 @@ def test_queries_start_at_zero_and_all_but_dead_ones_receive_gradient(name: str)
 def test_query_init_std_is_the_standard_deviation_of_the_queries() -> None:
     residual = model("full", Shape(n_layers=20, d_model=64), query_init_std=0.02).residual
     assert residual.queries.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("full", {}),
+        ("full", {"query": "none", "heads": 2}),
+        ("full", {"query": "input_dependent"}),
+        ("full", {"window": 2, "embedding_source": False}),
+        ("block", {}),
+        ("delta", {"source": "block_sum", "block_size": 2}),
+        ("multi_stream", {}),
+    ],
+    ids=str,
+)
+def test_a_read_starts_with_its_newest_source_favoured_by_recency_init(
+    name: str, options: dict[str, Any]
+) -> None:
+    residual = model(name, SHAPES[1], recency_init=1.5, **options).residual
+    embedding, outputs = stream_parts(SHAPES[1])
+    for t, state in walk(residual, embedding, outputs):
+        weights = residual.depth_weights(state, t)
+        if weights is not None and len(weights) > 1:
+            others = torch.ones_like(weights[1:])
+            favoured = torch.full_like(weights[:1], math.exp(1.5))
+            expected = torch.cat([others, favoured]) / (len(others) + math.exp(1.5))
+            torch.testing.assert_close(weights, expected)
+
+
+def test_large_recency_over_cumulative_states_is_the_standard_residual() -> None:
+    # The start of public code (wdlctc/open-attention-residuals), whose sources are states.
+    states = {"source": "cumulative", "combine": "replace", "recency_init": 60.0}
+    ours, baseline = model("delta", SHAPES[1], **states), model("standard", SHAPES[1])
+    torch.testing.assert_close(ours(tokens()), baseline(tokens()), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["full", "block", "low_rank", "multi_stream", "delta"])
+def test_reads_own_a_recency_logit_only_where_asked(name: str) -> None:
+    residual = model(name, SHAPES[1], recency_init=1.5).residual
+    logits = residual.get_parameter("recency")
+    torch.testing.assert_close(logits, torch.full((len(residual.plan.readers),), 1.5).double())
+    plain = {key for key, _ in residual.named_parameters()} - {"recency"}
+    assert {key for key, _ in model(name, SHAPES[1]).residual.named_parameters()} == plain
 
 
 def test_frozen_queries_stay_out_of_training() -> None:

@@ -14,6 +14,7 @@ from tests.recipes import contract
 POOL: dict[str, list[Any]] = {
     "query": ["static", "input_dependent", "none"],
     "query_init_std": [0.0, 0.3],
+    "recency_init": [0.0, 1.5],
     "frozen_queries": [False, True],
     "key_norm": ["rms_gain", "rms", "none"],
     "key_rank": [None, 3],
