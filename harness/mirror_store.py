@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.mirror_memory import Identity
-from harness.mirror_view import MIRRORED_TAG, OUR_TAGS, RUN_ID_TAG, Point, RunView
+from harness.mirror_view import (
+    EVALUATION_METRICS,
+    MIRRORED_TAG,
+    OUR_TAGS,
+    RUN_ID_TAG,
+    Point,
+    RunView,
+)
 from harness.mlflow_api import (
     Experiment,
     Metric,
@@ -204,7 +211,8 @@ class Store:
             del shown.tags[key]
 
     def is_faithful(self, shown: ShownRun, view: RunView) -> bool:
-        """Whether no step is there twice, and the values of the record are those of ``view``.
+        """Whether no step is there twice, and the values of the record and of evaluations are those
+        of ``view``.
 
         Asks only where that may be otherwise: points cannot be changed once they were sent.
         """
@@ -215,6 +223,10 @@ class Store:
         for key in self._sent(shown)[1]:
             found = self.client.get_metric_history(shown.mlflow_id, key)
             if len({metric.step for metric in found}) < len(found):
+                return False
+            if key.startswith(EVALUATION_METRICS) and {m.step: m.value for m in found} != {
+                p.step: p.value for p in view.points if p.key == key
+            }:
                 return False
             newest = max(found, key=lambda metric: metric.step, default=None)
             if key in record and newest and newest.value != record[key]:

@@ -10,9 +10,11 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from harness import mirror, mirror_store
+from harness.evaluation.base import Entry
+from harness.evaluation.store import join_record, write_result
 from harness.mirror import Mirror, SyncResult
 from harness.mirror_pass import Pusher
-from harness.paths import SweepPaths
+from harness.paths import RunPaths, SweepPaths
 from tests.harness.tracking_sweep import (
     STEPS,
     begin_attempt,
@@ -24,7 +26,7 @@ from tests.harness.tracking_sweep import (
     write_steps,
     write_sweep,
 )
-from tests.harness.tracking_truth import assert_mirrored, runs_of
+from tests.harness.tracking_truth import assert_mirrored, runs_of, shown_points
 
 pytest_plugins = ("tests.harness.tracking_fixtures",)
 RUNS = [planned_run(0)]
@@ -194,3 +196,28 @@ def test_params_are_sent_once(
     sync(sweep)
     assert sent[0] > 10
     assert sent[1:] == [0, 0, 0]
+
+
+def evaluate(paths: RunPaths, step: int, value: float) -> None:
+    entry = Entry(name="lm_eval:a task", measure=lambda model: {}, headline=())
+    write_result(paths, step, entry, {"acc,none": value})
+    join_record(paths)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_evaluations_of_any_checkpoint_join_a_run_that_is_mirrored(
+    sweep: SweepPaths, client: MlflowClient, known: bool
+) -> None:
+    paths = finished_run(sweep, RUNS[0])
+    follower = Mirror(sweep, uri(sweep))
+    for step, value, expected in (
+        (STEPS, 0.5, {STEPS: 0.5}),
+        (30, 0.25, {STEPS: 0.5, 30: 0.25}),  # an earlier step, after a later one
+        (30, 0.75, {STEPS: 0.5, 30: 0.75}),  # measured again
+    ):
+        follower.sync() if known else sync(sweep)
+        evaluate(paths, step, value)
+        follower.sync() if known else sync(sweep)
+        points = shown_points(client, runs_of(client, "depth")[RUNS[0].run_id])
+        assert points["eval/lm_eval/a task/acc_none"] == expected
+        assert points["record/loss_nats"].keys() == {STEPS}
