@@ -51,6 +51,10 @@ COLUMNS: dict[str, str] = {
     "vocab_size": _INT,
     "corpus": _TEXT,
     "corpus_sha256": _TEXT,
+    "task": _TEXT,
+    "task_options": _TEXT,
+    "graded_by": _TEXT,
+    "chance": _FLOAT,
     "seed": _INT,
     "lr": _FLOAT,
     "optimizer": _TEXT,
@@ -71,6 +75,12 @@ COLUMNS: dict[str, str] = {
     "train_s": _FLOAT,
     "loss_nats": _FLOAT,
     "bits_per_byte": _FLOAT,
+    "accuracy": _FLOAT,
+    "accuracy_by_difficulty": _TEXT,
+    "accuracy_by_position": _TEXT,
+    "solved_difficulty": _INT,
+    "steps_to_90": _INT,
+    "steps_to_90_by_difficulty": _TEXT,
     "eval_tokens": _INT,
     "loss_curve": _TEXT,
     "tokens_per_s": _FLOAT,
@@ -94,7 +104,10 @@ COLUMNS: dict[str, str] = {
     "trunk": _TEXT,
     "branched_at": _INT,
 }
-"""Columns of ``runs.parquet`` and their types; ``train_s`` is steps x step_time_s."""
+"""Columns of ``runs.parquet`` and their types; ``train_s`` is steps x step_time_s. Those of depth
+probes, from ``task`` on, are null for text."""
+
+_PROBED = ("accuracy_by_difficulty", "accuracy_by_position", "steps_to_90_by_difficulty")
 
 _NO_EVIDENCE = {
     "equal_rate": "trained at the baseline's values, for the comparison of both only",
@@ -182,7 +195,7 @@ def _grid_row(
             row |= {"status": "cancelled", "excluded_because": "cancelled"}
         return row
     # The grid's own labels stand: a record may have been written under an older grid.
-    labels = {name: row[name] for name in ("arm", "cell", "sweep", "role", "tuned")}
+    labels = {name: row[name] for name in ("arm", "cell", "sweep", "role", "tuned", "corpus")}
     row |= _record_fields(record) | labels
     row["excluded_because"] = row["excluded_because"] or _NO_EVIDENCE.get(planned.role)
     return row
@@ -204,7 +217,9 @@ def _planned_fields(planned: PlannedRun, sweep: str, searched: Collection[str]) 
         "residual_options": _canonical(options),
         "recipe_revision": planned.recipe_revision,
         "block_size": options.get("block_size"),
-        "corpus": data["corpus"],
+        "corpus": _corpus(data),
+        "task": data.get("task"),
+        "task_options": _canonical(data.get("options") or {}) if data.get("task") else None,
         "corpus_sha256": planned.corpus_sha256,
         "vocab_size": planned.vocab_size,
         "seed": config.get("seed", 0),
@@ -231,6 +246,9 @@ def _record_fields(record: RunRecord) -> dict[str, Any]:
     row = {name: value for name, value in record if name in COLUMNS}
     for name in ("residual_options", "library_versions", "hardware"):
         row[name] = _canonical(row[name])
+    for name in _PROBED:
+        row[name] = _canonical(row[name]) if row[name] else None
+    row["task_options"] = _canonical(record.task_options) if record.task else None
     row["tuned"] = _canonical(record.tuned) if record.tuned else None
     if record.step_time_s is not None:
         row["train_s"] = record.steps * record.step_time_s
@@ -247,6 +265,8 @@ def _exclusion(record: RunRecord) -> str | None:
         return record.excluded_because or record.status
     if record.loss_nats is None or not math.isfinite(record.loss_nats):
         return record.excluded_because or "no final validation loss"
+    if record.task and record.accuracy is None:
+        return record.excluded_because or "no final accuracy"
     return record.excluded_because
 
 
@@ -289,6 +309,15 @@ def _pair_key(planned: PlannedRun, searched: Collection[str]) -> str:
     return _canonical(rest | {"corpus_sha256": planned.corpus_sha256})
 
 
+def _corpus(data: dict[str, Any]) -> str:
+    """The corpus, or the task with its options: ``s3_words(length=16)``."""
+    if not data.get("task"):
+        return str(data["corpus"])
+    options = (data.get("options") or {}).items()
+    listed = ", ".join(f"{key}={value}" for key, value in sorted(options))
+    return f"{data['task']}({listed})" if listed else str(data["task"])
+
+
 def _budget(budget: dict[str, Any]) -> tuple[str, float]:
     kind = next(name for name, value in budget.items() if value is not None)
     return kind, float(budget[kind])
@@ -305,11 +334,13 @@ def _size_labels(rows: Sequence[dict[str, Any]]) -> list[str | None]:
     for row in graded:
         budgets.setdefault(_shape(row), set()).add((row["budget_kind"], row["budget_value"]))
     with_budget = any(len(found) > 1 for found in budgets.values())
-    with_context = len({row["seq_len"] for row in graded}) > 1
+    with_context = len({row["seq_len"] for row in graded if not row["task"]}) > 1
+    with_task = len({row["corpus"] for row in graded if row["task"]}) > 1
     by_key: dict[str, str] = {}
     for row in graded:
         parts = [f"{row['n_layers']}x{row['d_model']}"]
-        parts += [f"ctx {row['seq_len']}"] * with_context
+        parts += [str(row["corpus"])] * bool(with_task and row["task"])
+        parts += [f"ctx {row['seq_len']}"] * bool(with_context and not row["task"])
         parts += [_budget_text(row["budget_kind"], row["budget_value"])] * with_budget
         label, key = " ".join(parts), str(row["size_key"])
         if key not in by_key:

@@ -31,6 +31,8 @@ from analysis.fit.rescaled import RescaledArm, rescaled_arms
 from analysis.fit.shared import SharedFit, fit_shared
 from analysis.fit.slope_test import SlopeTest, slope_test
 from analysis.fit.surface import GainTest, SurfaceFit
+from analysis.probes.study import probes_of
+from analysis.probes.types import NO_LOSS_LAWS, Probes
 from analysis.study_shapes import (
     block_size_curve,
     isoflop_curves,
@@ -80,6 +82,8 @@ class Analysis:
     block_size: BlockSizeFit | str = _NOTHING
     refusal: str | None = None
     """Why nothing is compared at all: the runs measured different losses."""
+    probes: Probes | None = None
+    """What the runs of generated tasks can compute; then no law and no multiplier is given."""
 
 
 def analyse(
@@ -114,6 +118,7 @@ def analyse(
     FitRefused
         The pinned E lies at or above a loss.
     """
+    probes = probes_of(runs, baseline, level=level)
     runs = of_the_sweep(runs)
     used = usable(runs)
     empty = Analysis(
@@ -124,12 +129,12 @@ def analyse(
         laws={currency.name: _NOTHING for currency in CURRENCIES},
         comparisons={currency.name: () for currency in CURRENCIES},
     )
+    if probes is not None:
+        return replace(_refused(empty, NO_LOSS_LAWS), comparisons={}, probes=probes)
     try:
         _same_loss(used)
     except NotComparable as refusal:
-        reason = str(refusal)
-        none = dict.fromkeys(empty.laws, reason)
-        return replace(empty, laws=none, refusal=reason, slopes=reason, noise=reason, joint=reason)
+        return _refused(empty, str(refusal))
     noise = _or_reason(lambda: fit_noise(used["loss_nats"], used["cell"], level=level))
     laws = _laws(runs, used, asymptote, flop_convention, level)
     compared = replace(
@@ -148,6 +153,11 @@ def analyse(
         slopes=_or_reason(lambda: slope_test(cell_points(used, FLOPS), asymptote, level=level)),
     )
     return _with_shapes(_with_curves(compared, used, extrapolate_to, level), used, level)
+
+
+def _refused(empty: Analysis, reason: str) -> Analysis:
+    none = dict.fromkeys(empty.laws, reason)
+    return replace(empty, laws=none, refusal=reason, slopes=reason, noise=reason, joint=reason)
 
 
 def _laws(

@@ -12,6 +12,7 @@ from analysis.compare.types import Multiplier
 from analysis.fit.shared import SharedFit
 from analysis.page.facts import Facts, excluded_text, facts_of, libraries, software, span
 from analysis.page.numerals import estimate_texts, listed, percent
+from analysis.page.probe_wording import probe_methods
 from analysis.page.tuning_section import methods_sentence
 from analysis.page.wording import convention_sentence
 from analysis.study import Analysis
@@ -21,6 +22,9 @@ from analysis.tuning.types import Tuning
 def methods_paragraph(found: Analysis, tuning: Tuning | None = None) -> str:
     """Say how the numbers of a study were made, in full sentences."""
     facts = facts_of(found)
+    if found.probes is not None:
+        said = methods_sentence(tuning) if tuning else ""
+        return f"{probe_methods(found.probes, facts)} {said}".strip()
     multipliers = found.comparisons.get(FLOPS.name, ())
     sentences = [
         *_design(found, facts),

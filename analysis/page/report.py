@@ -21,14 +21,18 @@ from analysis.intake.table import StudyTable
 from analysis.law_fit import LawFit
 from analysis.page.diagnostics_table import reads_table
 from analysis.page.drawn import Drawn
+from analysis.page.evaluations_section import evaluations_section
 from analysis.page.gallery import sweep_figures, sweep_styles
 from analysis.page.gallery_inside import diagnostics_figures
 from analysis.page.gallery_tuning import tuning_figures
 from analysis.page.layout import Section, anchored
 from analysis.page.methods import methods_paragraph
 from analysis.page.pictures import SavedPicture, blocks_of, save_pictures
+from analysis.page.probe_section import probe_sections
+from analysis.page.probe_wording import method_sentences as probe_sentences
 from analysis.page.run_card import run_card, save_card
 from analysis.page.sections import (
+    StudyTables,
     comparison_section,
     figures_section,
     inside_section,
@@ -243,20 +247,18 @@ def _write(study: _Study, paths: SweepPaths) -> ReportResult:
     found = study.found
     write_text_atomically(paths.fits, fits_json(found, study.name, study.tuning) + "\n")
     tables = study_tables(found, study.runs)
-    save_tables(tables.filled(), paths.tables)
+    save_tables(tables.filled(losses=found.probes is None), paths.tables)
     card = run_card(found, study.name, study.manifest, study.tuning)
     save_card(card, paths.tables)
-    drawn = save_pictures(sweep_figures(found), paths.figures)
     searched, tuning = _tuning(study, paths)
+    drawn, findings = _findings(study, tables, tuning, paths)
     within = save_pictures(study.inside.figures, paths.figures)
     cannot = cannot_sentences(found)
     if study.manifest and not within:
         cannot = (*cannot, "Diagnostics: no usable run has any.")
     sections = (
-        comparison_section(found, tables),
-        tuning,
-        figures_section(blocks_of(drawn), blocks_of(drawn, folded=True)),
-        laws_section(found, tables, study.laws),
+        *findings,
+        evaluations_section(paths, found.runs, found.baseline) if study.manifest else None,
         inside_section(blocks_of(within), blocks_of(within, folded=True), study.inside.reads),
         methods_section(methods_paragraph(found, study.tuning), card),
         runs_section(found, tables, _counts(study)),
@@ -273,6 +275,24 @@ def _write(study: _Study, paths: SweepPaths) -> ReportResult:
         cannot=cannot,
         figures=tuple(picture.svg for picture in (*drawn, *searched, *within)),
     )
+
+
+def _findings(
+    study: _Study, tables: StudyTables, tuning: Section | None, paths: SweepPaths
+) -> tuple[list[SavedPicture], list[Section | None]]:
+    """Figures and sections of what was compared: probes, or losses and their laws."""
+    found, styles = study.found, sweep_styles(study.found)
+    if found.probes is not None:
+        runs = found.runs if study.runs is None else study.runs
+        drawn, sections = probe_sections(found.probes, runs, paths, styles)
+        return drawn, [*sections, tuning]
+    drawn = save_pictures(sweep_figures(found), paths.figures)
+    return drawn, [
+        comparison_section(found, tables),
+        tuning,
+        figures_section(blocks_of(drawn), blocks_of(drawn, folded=True)),
+        laws_section(found, tables, study.laws),
+    ]
 
 
 def _tuning(study: _Study, paths: SweepPaths) -> tuple[list[SavedPicture], Section | None]:
@@ -301,12 +321,12 @@ def _page(study: _Study, sections: Sequence[Section], cannot: Sequence[str]) -> 
     found = study.found
     entropies = study.manifest.unigram_entropy_nats if study.manifest else {}
     sentences = [
+        *(probe_sentences(found.probes) if found.probes else ()),
         *method_sentences(found.comparisons.get(FLOPS.name, ()), found.asymptote),
         *(tuning_sentences(study.tuning) if study.tuning else shared_rate_sentences(found)),
         *trunk_sentences(found.runs, usable(found.runs)),
         *timing_sentences(usable(found.runs)),
-        convention_sentence(found.flop_convention),
-        *entropy_sentences(found.runs, entropies),
+        *([] if found.probes else _of_losses(found, entropies)),
     ]
     return _template().render(
         name=study.name,
@@ -317,6 +337,11 @@ def _page(study: _Study, sections: Sequence[Section], cannot: Sequence[str]) -> 
         cannot=cannot,
         sections=anchored(sections),
     )
+
+
+def _of_losses(found: Analysis, entropies: Mapping[str, float]) -> list[str]:
+    convention = convention_sentence(found.flop_convention)
+    return [convention, *entropy_sentences(found.runs, entropies)]
 
 
 def _template() -> jinja2.Template:

@@ -29,6 +29,7 @@ from analysis.page.facts import (
     span,
 )
 from analysis.page.numerals import estimate_texts, listed, percent
+from analysis.page.probe_card import comparison, measures
 from analysis.page.sweep_tables import column
 from analysis.page.tuning_section import tuned_for
 from analysis.study import Analysis
@@ -97,12 +98,17 @@ def run_card(
         The search of their values, where there was one.
     """
     facts = facts_of(found)
+    parts: tuple[tuple[str, Entries], ...]
+    setup = ("Training setup", _setup(found, facts, manifest, tuning))
     parts = (
         ("Form", _form(found)),
-        ("Training setup", _setup(found, facts, manifest, tuning)),
+        setup,
         ("Data extraction", _extraction(found, facts)),
         ("Fit algorithm", _algorithm(found, tuning)),
     )
+    if found.probes is not None:
+        measured = ("Measures", measures(found.probes, found.runs, facts))
+        parts = (measured, setup, ("Comparison", comparison(found.probes)))
     return RunCard(
         study,
         tuple(

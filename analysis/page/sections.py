@@ -59,9 +59,9 @@ class StudyTables:
     runs: Table
     exclusions: Table
 
-    def filled(self) -> list[Table]:
-        """Those that have a row; headline and runs always."""
-        always = [self.headline, self.runs]
+    def filled(self, *, losses: bool = True) -> list[Table]:
+        """Those that have a row; runs always, and headline where losses are compared."""
+        always = [self.headline, self.runs] if losses else [self.runs]
         compared = (self.intervals, self.by_size, self.curve, self.pairwise, self.sensitivity)
         others = (*compared, self.isoflop, self.efficiency, self.exclusions)
         return [*always, *(table for table in others if table.raw)]

@@ -202,18 +202,29 @@ _RUN_COLUMNS = {
     "wall_s": ("seconds", ".0f"),
     "excluded_because": ("excluded because", None),
 }
+_PROBE_COLUMNS = {
+    "corpus": ("task", None),
+    "accuracy": ("accuracy", ".4f"),
+    "solved_difficulty": ("solved", None),
+    "steps_to_90": ("steps to 90%", None),
+}
+"""Besides, where runs are of a generated task."""
 
 
 def runs_table(runs: pd.DataFrame) -> Table:
     """Every run with its status, loss and, where it enters no fit, the reason."""
-    columns = {name: [_plain(value) for value in column(runs, name)] for name in _RUN_COLUMNS}
+    shown = _RUN_COLUMNS
+    if column(runs, "task").notna().any():
+        known = list(_RUN_COLUMNS.items())
+        shown = dict([*known[:6], *_PROBE_COLUMNS.items(), *known[6:]])
+    columns = {name: [_plain(value) for value in column(runs, name)] for name in shown}
     raw = tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    specs = [spec for _, spec in _RUN_COLUMNS.values()]
+    specs = [spec for _, spec in shown.values()]
     cells = tuple(
         tuple(Cell(_shown(value, spec)) for value, spec in zip(row.values(), specs, strict=True))
         for row in raw
     )
-    header = tuple(label for label, _ in _RUN_COLUMNS.values())
+    header = tuple(label for label, _ in shown.values())
     return Table("runs", "Runs", header, cells, raw)
 
 

@@ -16,6 +16,7 @@ from analysis.compare.shown import ratio_text
 from analysis.compare.types import Multiplier
 from analysis.fit.shared import SharedFit
 from analysis.page.numerals import estimate_texts
+from analysis.page.probe_wording import cannot_tell, probe_headline
 from analysis.page.sweep_tables import column
 from analysis.study import Analysis
 
@@ -64,6 +65,8 @@ def headline(multipliers: Sequence[Multiplier], baseline: str) -> str:
 
 def study_headline(found: Analysis) -> str:
     """What the study found, or why nothing is compared."""
+    if found.probes is not None:
+        return probe_headline(found.probes)
     if found.refusal:
         return f"No multiplier: {found.refusal}."
     if found.runs["arm"].nunique() == 1:
@@ -224,6 +227,8 @@ def law_sentence(law: SharedFit | str) -> str:
 
 def cannot_sentences(found: Analysis) -> tuple[str, ...]:
     """What could not be computed and why, equal reasons told once."""
+    if found.probes is not None:
+        return cannot_tell(found.runs)
     laws, comparisons = found.laws, found.comparisons
     labels = {currency.name: currency.label for currency in CURRENCIES}
     refused: dict[str, list[str]] = {}

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from analysis.collect import compact
+from analysis.probes.read import has_tasks
 from analysis.tuning.gains import tuning_gains, values_of
 from analysis.tuning.read import Search
 from analysis.tuning.types import ChosenCell, LawReach, Tuning, TuningGain
@@ -41,7 +42,10 @@ def tuning_of(
     """
     cells = _cells(search, runs, baseline)
     laws = _laws(search.tuned, cells, baseline)
-    gains = tuning_gains(runs, baseline, asymptote=asymptote, level=level)
+    # Those of tasks are differences of accuracies: analysis.probes.tuning.
+    gains = (
+        () if has_tasks(runs) else tuning_gains(runs, baseline, asymptote=asymptote, level=level)
+    )
     return Tuning(
         tuned=search.tuned,
         cells=cells,

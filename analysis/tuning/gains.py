@@ -60,7 +60,7 @@ def tuning_gains(
     """
     main, extra = of_the_sweep(runs), runs[runs["role"] == "equal_rate"]
     base = usable(main[main["arm"] == baseline])
-    equal = pd.concat([_ended(extra), _already_equal(main, extra, base)])
+    equal = runs_at_equal_values(runs, baseline)
     found: list[TuningGain] = []
     for arm in dict.fromkeys(str(arm) for arm in main["arm"] if arm != baseline):
         own = usable(main[main["arm"] == arm])
@@ -86,6 +86,13 @@ def tuning_gains(
             )
         )
     return _adjusted(found)
+
+
+def runs_at_equal_values(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Ended runs at the baseline's values, with those whose own best values are the same."""
+    main, extra = of_the_sweep(runs), runs[runs["role"] == "equal_rate"]
+    base = usable(main[main["arm"] == baseline])
+    return pd.concat([_ended(extra), _already_equal(main, extra, base)])
 
 
 def _adjusted(gains: Sequence[TuningGain]) -> tuple[TuningGain, ...]:

@@ -1,0 +1,1 @@
+"""What the runs of generated tasks can compute: by arm and depth, and against the baseline."""
