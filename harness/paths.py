@@ -49,6 +49,11 @@ class RunPaths:
         return self.root / "checkpoints"
 
     @property
+    def evaluations(self) -> Path:
+        """One folder ``step-<N>`` per evaluated checkpoint, one file per evaluation."""
+        return self.root / "evaluations"
+
+    @property
     def attempts(self) -> Path:
         """One numbered folder per try: who makes it, its sign of life, how it ended."""
         return self.root / "attempts"

@@ -21,8 +21,8 @@ def test_every_relative_link_resolves() -> None:
             assert (ROOT / link).exists(), link
 
 
-def test_it_stays_under_230_lines() -> None:
-    assert len(README.splitlines()) < 230
+def test_it_stays_under_250_lines() -> None:
+    assert len(README.splitlines()) < 250
 
 
 def test_its_grid_is_a_grid(tmp_path: Path) -> None:

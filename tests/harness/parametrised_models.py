@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.config import ModelConfig, ResidualConfig, TrainConfig
 from harness.model import Transformer
-from harness.module import next_token_loss
+from harness.module import token_loss
 from harness.optimiser import build_optimizer
 
 VOCAB = 16
@@ -37,7 +37,7 @@ def trained(model: Transformer, train: TrainConfig, batch: Tensor, steps: int) -
     optimizer, losses = build_optimizer(model, train), []
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = next_token_loss(model, batch)
+        loss = token_loss(model, batch)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

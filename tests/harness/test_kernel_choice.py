@@ -12,7 +12,7 @@ from harness.config import Execution, ModelConfig, ResidualConfig
 from harness.errors import GridError
 from harness.grid import load_grid
 from harness.model import Transformer
-from harness.module import next_token_loss
+from harness.module import token_loss
 from recipes.base import KERNELS
 
 GRID = """\
@@ -59,7 +59,7 @@ def gradients(recompute: bool) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     model = Transformer(config, ResidualConfig(name="full"), vocab_size=64, seed=0).double()
     model.recompute = recompute
     ids = torch.randint(64, (2, 33), generator=torch.Generator().manual_seed(0))
-    loss = next_token_loss(model, ids)
+    loss = token_loss(model, ids)
     loss.backward()
     return loss, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 

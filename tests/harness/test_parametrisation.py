@@ -12,7 +12,7 @@ from harness.config import ModelConfig, ResidualConfig, RunConfig, TrainConfig
 from harness.diagnostics import measure
 from harness.identity import run_id
 from harness.model import Transformer
-from harness.module import next_token_loss
+from harness.module import token_loss
 from harness.optimiser import build_optimizer
 from harness.show import recipe_page
 from recipes.base import Residual, Shape, available, get
@@ -243,9 +243,9 @@ def test_diagnostics_resume_a_pass_with_the_factors_of_the_parametrisation() -> 
     found = measure(model, batch, causal=True)
     for one in found["masking"]:
         with torch.no_grad(), model.residual.masking(one["source"]):
-            masked = next_token_loss(model, batch).item()
+            masked = token_loss(model, batch).item()
         with torch.no_grad():
-            change = masked - next_token_loss(model, batch).item()
+            change = masked - token_loss(model, batch).item()
         assert one["loss_change_nats"] == pytest.approx(change, abs=1e-9)
 
 

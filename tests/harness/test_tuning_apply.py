@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from analysis.collect import collect
 from harness.errors import GridError
 from harness.grid import Grid
 from harness.identity import run_id
-from harness.plan import plan
+from harness.paths import SweepPaths
+from harness.plan import plan, to_manifest
 from harness.plan_show import plan_tables
+from harness.records import write_manifest
 from harness.sweep import Difference
 from harness.tuned import read_tuned, write_tuned
 from harness.tuning.apply import EQUAL_RATE, apply_tuned, conclude, missing
@@ -157,6 +161,36 @@ def test_runs_take_their_cells_values_and_keep_their_labels(tmp_path: Path) -> N
     assert tuned.tuned is not None
     assert cells_of(tuned) == cells_of(grid)
     assert [run.tuned for run in plan(tuned).runs] == [run.tuned for run in tuned.runs]
+
+
+READ = """\
+tune:
+  search:
+    residual.recency_init: [0.0, 1.0, 3.0]
+    residual.query_init_std: [0.0, 0.02]
+"""
+BEST_RECENCY = {4: 0.0, 6: 1.0, 8: 3.0}
+"""By layers."""
+
+
+def off_the_best_read(cell: Cell, values: Mapping[str, Any]) -> float:
+    wanted = BEST_RECENCY[cell.template.config.model.n_layers]
+    recency = values.get("residual.recency_init", wanted)
+    return 3 + abs(recency - wanted) + float(values.get("residual.query_init_std", 0.0))
+
+
+def test_an_arm_whose_read_is_tuned_stays_one_arm_and_one_pairing(tmp_path: Path) -> None:
+    arms = "[standard, full, {name: block, block_size: 2, recency_init: 1.0}]"
+    grid = load(tmp_path, GRID.replace("[standard, full, delta]", arms) + READ)
+    tuned = apply_tuned(grid, searched(grid, off_the_best_read))
+    paths = SweepPaths(tmp_path / "small")
+    write_manifest(paths, to_manifest(tuned, plan(tuned)))
+    rows = collect(paths)
+    assert set(rows["arm"]) == {"standard", "full", "block(block_size=2)"}
+    assert rows.groupby("size")["pair_key"].nunique().tolist() == [1, 1, 1]
+    for row in rows[rows["arm"] != "standard"].itertuples():
+        options = json.loads(str(row.residual_options))
+        assert options.get("recency_init", 0.0) == BEST_RECENCY[row.n_layers]
 
 
 def test_the_seeds_of_a_cell_share_their_sections(tmp_path: Path) -> None:

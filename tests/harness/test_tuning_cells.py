@@ -107,12 +107,14 @@ def test_a_trial_is_a_run_of_its_own_with_the_labels_of_its_cell(tmp_path: Path)
     assert trial(cell, {"train.lr": 0.05}, 1000).run_id != run.run_id
 
 
-def test_a_trial_of_an_option_builds_the_recipe_anew_and_keeps_the_label(tmp_path: Path) -> None:
+def test_a_trial_of_an_option_builds_the_recipe_anew_and_no_label_names_it(tmp_path: Path) -> None:
     text = GRID.replace("[standard, full, delta]", "[standard, {name: block, block_size: 4}]")
     grid = load(tmp_path, text + "tune: {search: {residual.block_size: [2, 4]}}\n")
     cell = next(cell for cell in cells_of(grid) if cell.arm != "standard")
     run = trial(cell, {"residual.block_size": 2}, 1000)
-    assert run.arm == cell.arm == "block(block_size=4)"
+    assert run.arm == cell.arm == "block"
+    assert run.cell == cell.cell
+    assert "block_size" not in run.cell
     assert run.residual.options.model_dump()["block_size"] == 2
     assert run.config.residual.options == run.residual.config.options == {"block_size": 2}
     plain = load(tmp_path, text.replace("block_size: 4", "block_size: 2"))
@@ -134,6 +136,16 @@ def test_values_that_make_no_run_are_refused(
     with pytest.raises(GridError, match=re.escape(cell.cell)) as caught:
         trial(cell, values, 1000)
     assert says in str(caught.value)
+
+
+def test_options_that_are_not_searched_stay_in_the_label(tmp_path: Path) -> None:
+    arm = "{name: block, block_size: 2, recency_init: 1.0}"
+    text = GRID.replace("[standard, full, delta]", f"[standard, {arm}]")
+    text += "tune: {search: {residual.recency_init: [0.0, 1.0]}}\n"
+    text += f"analysis: {{baseline: {arm}}}\n"
+    grid = load(tmp_path, text)
+    assert {run.arm for run in grid.runs} == {"standard", "block(block_size=2)"}
+    assert grid.baseline == "block(block_size=2)"
 
 
 def test_a_searched_field_that_sizes_start_from_is_in_no_label(tmp_path: Path) -> None:
